@@ -1,0 +1,206 @@
+"""Settings of a run as frozen dataclasses: read strictly, resolved once, saved with the result. Imports no torch.
+
+A field belongs to `model`, `sampling` or `decoder` when it shapes pixels (and so enters the fingerprint), to `run` when it does not.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from sjdvp.errors import ConfigError
+
+Drafter = Literal["independent", "coupled", "gumbel"]
+PriorKind = Literal["none", "growth", "history", "adaptive"]
+VerifierKind = Literal["exact", "same-noise", "lantern", "gsd"]
+FreshRule = Literal["uniform", "above", "left", "repeat"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which weights, and the picture they make."""
+
+    backbone: str = "emoji"
+    path: str | None = None  # local folder or file, or a hub id; None: what the backbone ships or names itself
+    tokenizer: str | None = None  # where the text tokenizer lives when the weights' folder has none
+    pixels: str | None = None  # where the pixel decoder lives when the weights' folder has none
+    revision: str | None = None
+    width: int | None = None  # pixels; None: the backbone's default
+    height: int | None = None
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    licence: str | None = None  # of the weights; printed once
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How logits become the law p: CFG merge, then temperature, top-k, top-p, softmax (see sjdvp.sampling)."""
+
+    cfg_scale: float = 1.0
+    temperature: float = 1.0  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self.cfg_scale >= 0, "sampling.cfg_scale", self.cfg_scale, "0 or more")
+        _require(self.temperature >= 0, "sampling.temperature", self.temperature, "0 (greedy) or more")
+        _require(self.top_k >= 0, "sampling.top_k", self.top_k, "0 (off) or more")
+        _require(0 < self.top_p <= 1, "sampling.top_p", self.top_p, "above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True)
+class PriorConfig:
+    """Verification prediction (arXiv 2603.27115): from the last laws at a position to the law its next draft is drawn from."""
+
+    kind: PriorKind = "none"
+    rises: int = 3  # N: how many rises in a row switch the gain on
+    history: int = 4  # L: how many past laws are kept
+    decay: float = 0.5  # weight of a law one step older, in the average of past laws
+    beta: float = 1.0  # strength of the growth gain
+    pull: float = -0.25  # kind=history: log p' = log p + pull * (log p - log geometric mean of past laws)
+    top_k: int = 64  # codes of the law that may change; 0: all
+    clip: float = 3.0  # largest |gain| in nats
+
+    def __post_init__(self) -> None:
+        _require(self.rises >= 1, "decoder.prior.rises", self.rises, "1 or more")
+        _require(self.history >= self.rises, "decoder.prior.history", self.history, "at least decoder.prior.rises")
+        _require(0 < self.decay <= 1, "decoder.prior.decay", self.decay, "above 0 and at most 1")
+        _require(self.beta >= 0, "decoder.prior.beta", self.beta, "0 or more")
+        _require(-1 <= self.pull <= 1, "decoder.prior.pull", self.pull, "between -1 and 1")
+        _require(self.top_k >= 0, "decoder.prior.top_k", self.top_k, "0 (all) or more")
+        _require(self.clip > 0, "decoder.prior.clip", self.clip, "above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class RelaxConfig:
+    """Parameters of the relaxed verifiers `lantern` (arXiv 2410.03355, 2502.06352) and `gsd` (arXiv 2508.07747)."""
+
+    neighbours: int = 1000  # lantern: how many nearest codes may lend probability
+    delta: float = 0.1  # lantern: probability that may be borrowed; gsd: largest difference of probability in a cluster
+    scale: float = 0.0  # lantern++: the budget is scale * p(x) instead of delta, when above 0
+    group: int = 15  # gsd: codes in a cluster, nearest in rank
+    distance: float = 0.5  # gsd: largest embedding distance in a cluster
+
+    def __post_init__(self) -> None:
+        _require(self.neighbours >= 1, "decoder.relax.neighbours", self.neighbours, "1 or more")
+        _require(self.delta >= 0, "decoder.relax.delta", self.delta, "0 or more")
+        _require(self.scale >= 0, "decoder.relax.scale", self.scale, "0 (off) or more")
+        _require(self.group >= 1, "decoder.relax.group", self.group, "1 or more")
+        _require(self.distance >= 0, "decoder.relax.distance", self.distance, "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """One decoder: a named preset of drafter, prior, verifier and fresh rule (see sjdvp.presets), and its window."""
+
+    preset: str = "best"
+    window: int = 16  # the last committed token and window-1 drafts
+    drafter: Drafter = "independent"
+    verifier: VerifierKind = "exact"
+    fresh: FreshRule = "uniform"
+    prior: PriorConfig = field(default_factory=PriorConfig)
+    relax: RelaxConfig = field(default_factory=RelaxConfig)
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.window <= 1024, "decoder.window", self.window, "between 1 and 1024")
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output law is exactly the model's."""
+        return self.verifier in ("exact", "same-noise")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What does not shape pixels: where and how fast, not what."""
+
+    batch_size: int | Literal["auto"] = "auto"
+    device: str = "auto"
+    seed: int | None = None  # None: drawn once and stored in the run folder
+    num_images_per_prompt: int = 1
+    on_long_prompt: Literal["truncate", "error"] = "truncate"
+    max_failures: int | None = None
+    metadata: bool = True  # write the settings into each PNG
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size == "auto" or self.batch_size >= 1, "run.batch_size", self.batch_size, "auto, 1 or more")
+        _require(self.num_images_per_prompt >= 1, "run.num_images_per_prompt", self.num_images_per_prompt, "1 or more")
+        _require(self.seed is None or 0 <= self.seed < 2**53, "run.seed", self.seed, "between 0 and 2^53 - 1")
+        _require(self.max_failures is None or self.max_failures >= 0, "run.max_failures", self.max_failures, "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Everything one run is made of. One YAML profile holds one of these."""
+
+    profile: str = "emoji"
+    description: str = ""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    def pixel_settings(self) -> dict[str, Any]:
+        """Return the canonical form of all that shapes pixels, apart from the seed and the prompts: plain JSON values."""
+        plain = dataclasses.asdict(self)
+        return {"model": plain["model"], "sampling": plain["sampling"], "decoder": plain["decoder"]}
+
+    def fingerprint(self) -> str:
+        """Return a digest of `pixel_settings`: two runs with equal fingerprints, seeds and prompts give the same pictures."""
+        text = json.dumps(self.pixel_settings(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+T = TypeVar("T")
+
+
+def from_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+    """Build the dataclass `cls` from a plain mapping, strictly.
+
+    Unknown keys, wrong types and values out of range raise `ConfigError` that names the key (as `where.key`), what was found and
+    what is known. Numbers are not read from text, booleans are not numbers.
+    """
+    hints = typing.get_type_hints(cls)
+    known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+            raise ConfigError(f"unknown key {_join(where, key)!r}", hint)
+    return cls(**{key: _convert(hints[key], value, _join(where, key)) for key, value in table.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where} must be a section of keys, found {value!r}")
+        return from_table(typing.cast("type[Any]", hint), value, where)
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        if option is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if typing.get_origin(option) is Literal:
+            if value in typing.get_args(option) and not isinstance(value, bool):
+                return value
+        elif type(value) is option or (value is None and option is type(None)):
+            return value
+    raise ConfigError(f"{where} must be {_describe(options)}, found {value!r}")
+
+
+def _describe(options: tuple[Any, ...]) -> str:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing (null)"}
+    words = [", ".join(typing.get_args(o)) if typing.get_origin(o) is Literal else names.get(o, str(o)) for o in options]
+    return " or ".join(words)
+
+
+def _join(where: str, key: object) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _require(ok: bool, name: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise ConfigError(f"{name} must be {allowed}, found {value!r}")

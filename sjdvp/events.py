@@ -1,0 +1,47 @@
+"""What the engine and the runner tell their listeners. Progress bars, plain logs and tests all listen; nobody prints from inside."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The work is known: `total` images are requested of this process, `done` of them were finished by an earlier run."""
+
+    total: int
+    done: int
+    out: str
+    decoder: str
+    lossless: bool
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for people: `level` is info or warning."""
+
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFinished:
+    """One image is on disk (or has failed); `row` is its log row as written."""
+
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The end of a run; `summary` is what `generate --json` prints."""
+
+    summary: Mapping[str, Any]
+
+
+Event = RunStarted | Note | ImageFinished | RunFinished
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""

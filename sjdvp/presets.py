@@ -1,0 +1,38 @@
+"""The decoders that have a name on the command line: each is a choice of drafter, prior, verifier and fresh rule. Imports no torch.
+
+A preset is only data, merged below whatever a profile or flag says; a profile may override any field.
+"""
+
+import difflib
+from typing import Any
+
+from sjdvp.errors import ConfigError
+
+_SJD = {"drafter": "independent", "verifier": "exact", "fresh": "uniform"}
+_COUPLED = {"drafter": "coupled", "verifier": "exact", "fresh": "above"}
+_SAME_NOISE = {"drafter": "gumbel", "verifier": "same-noise", "fresh": "above"}
+_PLAIN = {"prior": {"kind": "none"}}
+_PREDICT = {"prior": {"kind": "adaptive"}}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "ar": {**_SAME_NOISE, **_PLAIN, "fresh": "uniform", "window": 1},
+    "jacobi": {**_SJD, **_PLAIN},  # greedy: sampling.temperature is set to 0 with it
+    "sjd": {**_SJD, **_PLAIN},
+    "sjdvp": {**_SJD, **_PREDICT},
+    "coupled": {**_COUPLED, **_PLAIN},
+    "coupled-vp": {**_COUPLED, **_PREDICT},
+    "same-noise": {**_SAME_NOISE, **_PLAIN},
+    "same-noise-vp": {**_SAME_NOISE, **_PREDICT},
+}
+PRESETS["best"] = PRESETS["coupled"]
+
+GREEDY = frozenset({"jacobi"})
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return the decoder fields of a named preset; an unknown name raises `ConfigError` with the nearest known one."""
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(f"unknown decoder {name!r}", f"{hint}known decoders: {', '.join(PRESETS)}")
+    return PRESETS[name]
