@@ -1,6 +1,6 @@
 """Settings of a run as frozen dataclasses: read strictly, resolved once, saved with the result. Imports no torch.
 
-A field belongs to `model`, `sampling` or `decoder` when it shapes pixels (and so enters the fingerprint), to `run` when it does not.
+A field belongs to `model`, `sampling` or `decoder` when it shapes pixels (it enters the fingerprint), to `run` when it does not.
 """
 
 import dataclasses

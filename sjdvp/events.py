@@ -1,4 +1,4 @@
-"""What the engine and the runner tell their listeners. Progress bars, plain logs and tests all listen; nobody prints from inside."""
+"""What the engine and the runner tell their listeners: progress bars, plain logs and tests listen; nobody prints from inside."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The decoders that have a name on the command line: each is a choice of drafter, prior, verifier and fresh rule. Imports no torch.
+"""The decoders with a name on the command line: each is a choice of drafter, prior, verifier and fresh rule. Imports no torch.
 
 A preset is only data, merged below whatever a profile or flag says; a profile may override any field.
 """
