@@ -7,9 +7,11 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
+import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -158,37 +160,92 @@ class RunConfig:
 T = TypeVar("T")
 
 
-def from_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+def from_table(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     """Build the dataclass `cls` from a plain mapping, strictly.
 
     Unknown keys, wrong types and values out of range raise `ConfigError` that names the key (as `where.key`), what was found and
     what is known. Numbers are not read from text, booleans are not numbers.
     """
     hints = typing.get_type_hints(cls)
-    known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in table:
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
-            raise ConfigError(f"unknown key {_join(where, key)!r}", hint)
+        if key not in hints:
+            raise unknown_key(_join(where, key), [_join(where, known) for known in hints])
     return cls(**{key: _convert(hints[key], value, _join(where, key)) for key, value in table.items()})
+
+
+def setting_types(cls: Any = RunConfig, where: str = "") -> dict[str, Any]:
+    """Return the type of every setting below the dataclass `cls`, by dotted key."""
+    flat: dict[str, Any] = {}
+    for key, hint in typing.get_type_hints(cls).items():
+        name = _join(where, key)
+        flat.update(setting_types(hint, name) if dataclasses.is_dataclass(hint) else {name: hint})
+    return flat
+
+
+def read_setting(key: str, text: str) -> Any:
+    """Return the value of the setting `key` given as text: the text `8` is a number for a number and text for text."""
+    types_ = setting_types()
+    if key not in types_:
+        raise unknown_key(key, types_)
+    options = _options(types_[key])
+    for option in options:
+        try:
+            return _from_text(option, text)
+        except ValueError:
+            continue
+    raise ConfigError(f"{key} must be {_describe(options)}, found {text!r}", key=key)
+
+
+def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a setting that does not exist, with the nearest known ones as advice."""
+    names = list(known)
+    close = [k for k in names if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1] or k.startswith(f"{key}.")]
+    close = close or difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean {' or '.join(close[:3])}?" if close else f"known keys: {', '.join(names)}"
+    return ConfigError(f"unknown key {key}", hint, key)
+
+
+def _from_text(option: Any, text: str) -> Any:
+    """Read `text` as one of the types a setting may have; ValueError when it is not of that type."""
+    if typing.get_origin(option) is Literal:
+        words: dict[str, Any] = {str(word): word for word in typing.get_args(option)}
+    elif option is bool:
+        words = {"true": True, "false": False}
+    elif option is type(None):
+        words = {"null": None}
+    elif option is str:
+        return text
+    elif re.fullmatch(r"[-+.\deE]+", text):  # no spaces, underscores, inf or nan
+        return option(text)
+    else:
+        raise ValueError(text)
+    if text not in words:
+        raise ValueError(text)
+    return words[text]
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{where} must be a section of keys, found {value!r}")
+            raise ConfigError(f"{where} must be a section of keys, found {value!r}", key=where)
         return from_table(typing.cast("type[Any]", hint), value, where)
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = _options(hint)
     for option in options:
-        if option is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if typing.get_origin(option) is Literal:
+        if option is float:
+            if type(value) in (int, float) and abs(value) <= sys.float_info.max:  # also refuses inf and nan
+                return float(value)
+        elif typing.get_origin(option) is Literal:
             if value in typing.get_args(option) and not isinstance(value, bool):
                 return value
-        elif type(value) is option or (value is None and option is type(None)):
+        elif type(value) is option:
             return value
-    raise ConfigError(f"{where} must be {_describe(options)}, found {value!r}")
+    raise ConfigError(f"{where} must be {_describe(options)}, found {value!r}", key=where)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """Return the types a setting may have; text comes last, since any text is text."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return tuple(sorted(options, key=lambda option: option is str))
 
 
 def _describe(options: tuple[Any, ...]) -> str:
@@ -203,4 +260,4 @@ def _join(where: str, key: object) -> str:
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
-        raise ConfigError(f"{name} must be {allowed}, found {value!r}")
+        raise ConfigError(f"{name} must be {allowed}, found {value!r}", key=name)

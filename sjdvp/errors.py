@@ -15,9 +15,13 @@ class SjdvpError(Exception):
 
 
 class ConfigError(SjdvpError):
-    """A flag, profile or environment value that cannot be used."""
+    """A flag, profile or environment value that cannot be used; `key` is the dotted setting at fault, where there is one."""
 
     exit_code = 2
+
+    def __init__(self, message: str, hint: str = "", key: str = "") -> None:
+        super().__init__(message, hint)
+        self.key = key
 
 
 class PromptError(SjdvpError):

@@ -1,0 +1,205 @@
+"""Where settings come from: find and list profiles, merge the layers, and remember the origin of every value. Imports no torch.
+
+Precedence, lowest first: built-in, user file, profile, `SJDVP_*` environment, flags. A layer holds what was given in it, never what
+differs from a default. A decoder preset fills in the structural fields beneath the layer that names it; see `_merge`.
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sjdvp.config import RunConfig, from_table, read_setting, setting_types, unknown_key
+from sjdvp.errors import ConfigError
+from sjdvp.presets import GREEDY, preset
+from sjdvp.strict_yaml import load_mapping
+
+PREFIX = "SJDVP_"
+STRUCTURE = frozenset({"decoder.drafter", "decoder.verifier", "decoder.fresh", "decoder.prior.kind"})
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One YAML preset on disk."""
+
+    name: str
+    path: Path
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one source gave: dotted keys to values, and the word for the source."""
+
+    origins: Mapping[str, str]
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A finished configuration, the origin of each of its settings by dotted key, and remarks a user should read."""
+
+    config: RunConfig
+    origins: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def resolve(
+    profile: str | None = None, overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Resolved:
+    """Merge all layers into one configuration.
+
+    `profile` is a name or a YAML file; None takes the one that the environment or the user file names. `overrides` are the flags,
+    by dotted key: text is read by the type of its setting, anything else is taken as it is. `environ` defaults to the process's.
+    """
+    environ = os.environ if environ is None else environ
+    user, env = _user_layer(environ), _environment_layer(environ)
+    flags = _layer("flag", {k: read_setting(k, v) if isinstance(v, str) else v for k, v in (overrides or {}).items()})
+    named = profile or str(env.values.get("profile") or user.values.get("profile") or RunConfig().profile)
+    path = find(named, environ)
+    chosen = _file_layer(path, f"profile {path.stem}")
+    merged, notes = _merge([user, chosen, env, flags])
+    merged["profile"] = (path.stem, "flag" if profile else _origin(env, user, key="profile"))
+    origins = {key: merged[key][1] if key in merged else "built-in" for key in setting_types()}
+    try:
+        config = from_table(RunConfig, _nest({key: value for key, (value, _) in merged.items()}))
+    except ConfigError as error:
+        raise ConfigError(f"{error} (from {origins[error.key]})", error.hint, error.key) from error
+    return Resolved(config, origins, notes)
+
+
+def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
+    """Return the file of a profile, given by name or as a path to a YAML file."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"no profile file {name}")
+        return path
+    paths = {path.stem: path for path in _files(environ)}
+    if name not in paths:
+        close = difflib.get_close_matches(name, paths, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(f"unknown profile {name!r}", f"{hint}known profiles: {', '.join(sorted(paths))}; or give a FILE.yaml")
+    return paths[name]
+
+
+def list_profiles(environ: Mapping[str, str] | None = None) -> list[Profile]:
+    """Return every profile that can be given by name, sorted; a profile of the user hides a packaged one of the same name."""
+    paths = {path.stem: path for path in _files(environ)}
+    return [Profile(name, path, str(load_mapping(path).get("description", ""))) for name, path in sorted(paths.items())]
+
+
+def user_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of the user's own settings; None where there is no home (a bare service account)."""
+    config = environ.get("XDG_CONFIG_HOME", "")
+    if not config.startswith("/"):  # the XDG rule: relative paths are to be ignored
+        home = environ.get("HOME", "")
+        config = f"{home}/.config" if home else ""
+    return Path(config) / "sjdvp" if config else None
+
+
+def packaged_folder() -> Path:
+    """Return the folder of the shipped profiles: inside the installed package, or at the top of a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "profile_files"
+    return installed if installed.is_dir() else package.parent / "profiles"
+
+
+def _files(environ: Mapping[str, str] | None) -> Iterator[Path]:
+    yield from packaged_folder().glob("*.yaml")
+    user = user_folder(os.environ if environ is None else environ)
+    if user is not None:
+        yield from (user / "profiles").glob("*.yaml")
+
+
+def _user_layer(environ: Mapping[str, str]) -> Layer:
+    folder = user_folder(environ)
+    path = folder / "config.yaml" if folder else None
+    return _file_layer(path, "user file") if path and path.is_file() else Layer({}, {})
+
+
+def _file_layer(path: Path, origin: str) -> Layer:
+    try:
+        return _layer(origin, dict(_flatten(load_mapping(path), setting_types())))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}" if error.key else str(error), error.hint) from error
+
+
+def _environment_layer(environ: Mapping[str, str]) -> Layer:
+    """Read `SJDVP_SAMPLING_CFG_SCALE=3` as sampling.cfg_scale; an empty variable counts as not given."""
+    variables = {PREFIX + key.upper().replace(".", "_"): key for key in setting_types()}
+    values, origins = {}, {}
+    for name, text in environ.items():
+        if name.startswith(PREFIX) and text:
+            if name not in variables:
+                raise unknown_key(name, variables)
+            key = variables[name]
+            values[key], origins[key] = read_setting(key, text), name
+    return Layer(origins, values)
+
+
+def _layer(origin: str, values: Mapping[str, Any]) -> Layer:
+    return Layer(dict.fromkeys(values, origin), values)
+
+
+def _merge(layers: Iterable[Layer]) -> tuple[dict[str, tuple[Any, str]], tuple[str, ...]]:
+    """Merge layers, lowest first, into dotted key -> (value, origin).
+
+    The highest layer that names a decoder preset decides the structure: the structural fields of lower layers are dropped, the
+    preset's own fill in, and what is given beside or above it still wins. Parameters (window, prior.rises, ...) are kept.
+    """
+    stack = [_layer("built-in", {"decoder.preset": RunConfig().decoder.preset}), *layers]
+    chosen = max(i for i, layer in enumerate(stack) if "decoder.preset" in layer.values)
+    name = str(stack[chosen].values["decoder.preset"])
+    fields = dict(_flatten({"decoder": preset(name)}, setting_types()))
+    merged: dict[str, tuple[Any, str]] = {}
+    for i, layer in enumerate(stack):
+        if i == chosen:
+            merged.update({key: (value, f"decoder {name}") for key, value in fields.items()})
+        merged.update({k: (v, layer.origins[k]) for k, v in layer.values.items() if i >= chosen or k not in STRUCTURE})
+    return merged, _force(merged, name, fields)
+
+
+def _force(merged: dict[str, tuple[Any, str]], name: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Impose what a decoder is by definition (`ar`: window 1, `jacobi`: greedy); say so where a flag asked otherwise."""
+    forced = {key: value for key, value in fields.items() if key == "decoder.window"}
+    forced |= {"sampling.temperature": 0.0} if name in GREEDY else {}
+    notes = [
+        f"decoder {name} means {key} {value}: the {merged[key][0]} given by {merged[key][1]} is not used"
+        for key, value in forced.items()
+        if key in merged and merged[key][0] != value and merged[key][1] == "flag"
+    ]
+    merged.update({key: (value, f"decoder {name}") for key, value in forced.items()})
+    return tuple(notes)
+
+
+def _flatten(table: Mapping[str, Any], types: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of every setting in nested sections; unknown keys and values in place of a section are errors."""
+    sections = {key.rsplit(".", depth)[0] for key in types for depth in range(1, key.count(".") + 1)}
+    for name, value in table.items():
+        key = f"{where}.{name}" if where else name
+        if key in types:
+            yield key, value
+        elif key not in sections:
+            raise unknown_key(key, types)
+        elif not isinstance(value, Mapping):
+            raise ConfigError(f"{key} must be a section of keys, found {value!r}", key=key)
+        else:
+            yield from _flatten(value, types, key)
+
+
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        table = nested
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = value
+    return nested
+
+
+def _origin(*layers: Layer, key: str) -> str:
+    return next((layer.origins[key] for layer in layers if key in layer.origins), "built-in")
