@@ -1,0 +1,15 @@
+"""Text on its way to a terminal or a log: one rule for what may be shown as it is. Imports no torch."""
+
+import unicodedata
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"  # inside words and emoji; they move no cursor and reorder nothing
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with control, bidirectional and line-breaking characters written as escapes such as \x1b or \u2028."""
+    return "".join(c if unicodedata.category(c) not in _HIDDEN or c in _JOINERS else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
