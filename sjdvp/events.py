@@ -9,7 +9,7 @@ from typing import Any
 class RunStarted:
     """The work is known: `total` images are requested of this process, `done` of them were finished by an earlier run."""
 
-    total: int
+    total: int | None  # None: prompts come from a pipe that has not ended
     done: int
     out: str
     decoder: str

@@ -1,12 +1,34 @@
 """From a prompt file to a PromptSet: which reader, and the checks that hold for every format."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
+from sjdvp.errors import PromptError
+from sjdvp.runs.prompts.folder import load_folder, read_folder
+from sjdvp.runs.prompts.found import Blank, Found, Problem, Row
+from sjdvp.runs.prompts.lines import Line, split_lines
 from sjdvp.runs.prompts.model import Prompt, PromptSet
+from sjdvp.runs.prompts.records import GENEVAL_KEYS, parse_json, read_coco, read_geneval, read_json, read_jsonl
+from sjdvp.runs.prompts.tables import read_csv, read_tsv, read_txt
+from sjdvp.text import printable
 
-FORMATS = ("auto", "txt", "tsv", "csv", "jsonl", "json", "coco", "geneval", "dir")
+_READERS: dict[str, Callable[[Iterable[Line], str | None], Iterator[Found]]] = {
+    "txt": read_txt,
+    "tsv": read_tsv,
+    "csv": read_csv,
+    "jsonl": read_jsonl,
+    "json": read_json,
+    "coco": read_coco,
+    "geneval": read_geneval,
+}
+_SUFFIXES = {".txt": "txt", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+_CHUNK = 1 << 16
+
+FORMATS = ("auto", *_READERS, "dir")
 
 
 def read_prompts(path: Path, format: str = "auto", column: str | None = None) -> PromptSet:
@@ -15,14 +37,126 @@ def read_prompts(path: Path, format: str = "auto", column: str | None = None) ->
     `column` names the column or key that holds the prompt (default: prompt, prompts, caption or text, in any case).
     Raises PromptError that lists every problem with its line.
     """
-    raise NotImplementedError
+    _check_format(format, path.name)
+    try:
+        if path.is_dir():
+            return _read_dir(path, format, column)
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with NUL in it
+        raise PromptError(f"cannot read the prompts in {printable(str(path))!r}: {_reason(error)}") from error
+    lines = list(split_lines([data]))
+    format = _guess(_until_text(lines), path.suffix) if format == "auto" else format
+    if format == "dir":
+        raise PromptError(f"{printable(path.name)} is no folder", "give a folder of .txt files, or another --format")
+    return _collect(_READERS[format](lines, column), format, path.name, data)
 
 
 def inline_prompts(texts: Sequence[str]) -> PromptSet:
     """Take prompts given on the command line; raises PromptError for an empty one or one that is not valid text."""
-    raise NotImplementedError
+    return _collect(map(_inline, itertools.count(1), texts), "inline", "--prompt", "\0".join(texts).encode(errors="replace"))
 
 
 def stream_prompts(stream: BinaryIO, format: str = "auto", column: str | None = None) -> Iterator[Prompt]:
-    """Yield prompts from a pipe as their lines come in; raises PromptError at the first problem."""
-    raise NotImplementedError
+    """Yield prompts from a pipe as their lines come in; raises PromptError at the first problem, and when there is no prompt."""
+    _check_format(format, "stdin")
+    if format == "dir":
+        raise PromptError("stdin is no folder", "give lines: --format txt, tsv, csv, jsonl or geneval")
+    read1 = cast("io.BufferedReader", stream).read1
+    lines = split_lines(iter(lambda: read1(_CHUNK), b""))
+    if format == "auto":
+        head = _until_text(lines)
+        lines, format = itertools.chain(head, lines), _guess(head, "")
+    empty = True
+    for item in _number(_READERS[format](lines, column)):
+        if isinstance(item, Problem):
+            raise _error("stdin", [item])
+        if isinstance(item, Prompt):
+            empty = False
+            yield item
+    if empty:
+        raise PromptError("stdin: no prompt in it")
+
+
+def _read_dir(path: Path, format: str, column: str | None) -> PromptSet:
+    if format not in ("auto", "dir") or column is not None:
+        raise PromptError(f"{printable(path.name)} is a folder, which has no format or column", "leave --format and --column out")
+    files = load_folder(path)
+    names_and_bytes = b"".join(b"%r %d\n%b" % (file.name, len(data), data) for file, data in files)
+    return _collect(read_folder(files), "dir", path.name, names_and_bytes)
+
+
+def _inline(number: int, text: str) -> Found:
+    if not text.strip():
+        return Problem(f"--prompt {number}", "an empty prompt")
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        return Problem(f"--prompt {number}", "not valid UTF-8 text")
+    return Row(f"--prompt {number}", text)
+
+
+def _until_text(lines: Iterable[Line]) -> list[Line]:
+    head = []
+    for line in lines:
+        head.append(line)
+        if line.text.strip():
+            break
+    return head
+
+
+def _guess(head: Sequence[Line], suffix: str) -> str:
+    text = head[-1].text.strip() if head else ""
+    record, _ = parse_json(text) if text.startswith("{") else (None, "")
+    format = _SUFFIXES.get(suffix.lower()) or ("jsonl" if isinstance(record, dict) else "txt")
+    if format == "json" and text.startswith("{"):
+        return "coco"
+    if format == "jsonl" and isinstance(record, dict) and all(key in record for key in GENEVAL_KEYS):
+        return "geneval"
+    return format
+
+
+def _collect(found: Iterable[Found], format: str, source: str, data: bytes) -> PromptSet:
+    items = list(_number(found))
+    problems = [item for item in items if isinstance(item, Problem)]
+    if problems:
+        raise _error(source, problems)
+    prompts = tuple(item for item in items if isinstance(item, Prompt))
+    if not prompts:
+        raise PromptError(f"{printable(source)}: no prompt in it")
+    return PromptSet(
+        prompts=prompts,
+        format=format,
+        source=source,
+        digest=hashlib.sha256(data).hexdigest(),
+        skipped=len(items) - len(prompts),
+        duplicates=len(prompts) - len({prompt.text for prompt in prompts}),
+    )
+
+
+def _number(found: Iterable[Found]) -> Iterator[Prompt | Blank | Problem]:
+    index = 0
+    places: dict[str, str] = {}
+    for item in found:
+        if not isinstance(item, Row):
+            yield item
+        elif item.id in places:
+            yield Problem(item.where, f"the id {item.id!r} stands already on {places[item.id]}")
+        else:
+            if item.id is not None:
+                places[item.id] = item.where
+            yield Prompt(index, item.text, item.id, item.extra)
+            index += 1
+
+
+def _error(source: str, problems: Sequence[Problem]) -> PromptError:
+    lines = [printable(f"{problem.where}: {problem.message}") for problem in problems]
+    if len(lines) == 1:
+        return PromptError(f"{printable(source)}: {lines[0]}")
+    return PromptError("\n  ".join([f"{printable(source)}: {len(lines)} problems", *lines]))
+
+
+def _check_format(format: str, source: str) -> None:
+    if format not in FORMATS:
+        raise PromptError(f"{printable(source)}: unknown format {format!r}", f"known formats: {', '.join(FORMATS)}")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
