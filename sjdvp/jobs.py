@@ -22,8 +22,8 @@ class Job:
 class Picture:
     """One finished image, or its failure: exactly one of `pixels_HWC` (uint8, RGB) and `error` is set.
 
-    `stats` holds the measured fields of the log row (nfe, image_tokens, drafted, accepted, ..., seconds with `_s` in the key); it has
-    the same keys for failed images. `error` has the keys type, message, hint.
+    `stats` holds the measured fields of the log row (nfe, image_tokens, drafted, accepted, ..., seconds with `_s` in the key);
+    it has the same keys for failed images. `error` has the keys type, message, hint.
     """
 
     job: Job

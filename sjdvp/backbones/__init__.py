@@ -1,0 +1,28 @@
+"""The models. One file a family and one line here; a backbone knows no drafter, verifier or scheduler."""
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sjdvp.config import ModelConfig
+from sjdvp.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from sjdvp.interfaces import Backbone
+
+# name -> "module:function"; the function takes (ModelConfig, torch.device, torch.dtype). Imported on use.
+REGISTRY = {
+    "emoji": "sjdvp.backbones.generic:open_embedded",
+    "generic": "sjdvp.backbones.generic:open_folder",
+}
+
+
+def open_backbone(config: ModelConfig, device: "torch.device", dtype: "torch.dtype") -> "Backbone":
+    """Load the backbone that `config` names onto `device`. Raises ConfigError or WeightsError with what to do."""
+    if config.backbone not in REGISTRY:
+        raise ConfigError(f"unknown backbone {config.backbone!r}", f"known backbones: {', '.join(REGISTRY)}")
+    module, function = REGISTRY[config.backbone].split(":")
+    opener: Callable[..., Backbone] = getattr(importlib.import_module(module), function)
+    return opener(config, device, dtype)

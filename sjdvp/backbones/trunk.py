@@ -1,0 +1,38 @@
+"""The one place that touches transformers' internals: a decoder-only transformer stepped with our own positions, mask and cache.
+
+Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a boolean mask [R, 1, W, C]
+and `cache`: Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The mask must stay boolean and the attention `sdpa`: eager
+attention adds a boolean mask as numbers, without an error.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from sjdvp.cache import RowCache
+
+
+class Trunk:
+    """A transformers decoder, from embeddings to the hidden states after its last norm."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        config: Any = decoder.config
+        if config._attn_implementation != "sdpa":
+            raise ValueError(f"the trunk needs sdpa attention, found {config._attn_implementation!r}")
+        self._decoder = decoder.eval().requires_grad_(False)
+        self._n_layers = config.num_hidden_layers
+        self._n_heads = config.num_key_value_heads
+        self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        example = next(decoder.parameters())
+        self.device, self.dtype = example.device, example.dtype
+
+    def new_cache(self, n_rows: int, n_slots: int) -> RowCache:
+        """Allocate keys and values for `n_rows` rows of `n_slots` slots."""
+        return RowCache(self._n_layers, n_rows, self._n_heads, n_slots, self._head_size, self.dtype, self.device)
+
+    def __call__(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: RowCache) -> Tensor:
+        """Return the hidden states [R, W, D]; keys and values are written at `slots_RW`, which are also the rotary positions."""
+        cache.slots_RW = slots_RW
+        output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=mask_R1WC, cache=cache, use_cache=True)
+        hidden: Tensor = output.last_hidden_state
+        return hidden

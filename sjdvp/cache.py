@@ -1,0 +1,55 @@
+"""Keys and values addressed per row: every row is at its own place, and rolling back means not advancing.
+
+A slot is the position of a token in its row. Stale slots (drafts that were rejected) are hidden by the attention mask, because
+they lie after the querying token, and overwritten when decoding gets there. Built on transformers' static cache layer, whose own
+update knows only one length for all rows.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, StaticLayer
+
+
+class _RowLayer(StaticLayer):
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, n_slots: int, owner: "RowCache") -> None:
+        super().__init__(n_slots)
+        self._owner = owner
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write keys and values [R, heads, W, head size] at the owner's slots; return the whole buffers."""
+        slots = self._owner.slots_RW[:, None, :, None].expand_as(key_states)
+        self.keys.scatter_(2, slots, key_states)
+        self.values.scatter_(2, slots, value_states)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.max_cache_len, 0
+
+
+class RowCache(Cache):
+    """Preallocated keys and values [layers][R, heads, C, head size]; `slots_RW` says where the next update writes."""
+
+    def __init__(
+        self, n_layers: int, n_rows: int, n_heads: int, n_slots: int, head_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.slots_RW = torch.zeros(n_rows, 1, dtype=torch.int64, device=device)
+        self.row_layers = [_RowLayer(n_slots, self) for _ in range(n_layers)]
+        super().__init__(layers=list(self.row_layers))
+        example = torch.zeros(n_rows, n_heads, 1, head_size, dtype=dtype, device=device)
+        for layer in self.row_layers:
+            layer.lazy_initialization(example, example)
+
+    def copy_rows(self, rows: list[int], other: "RowCache") -> None:
+        """Overwrite the first slots of `rows` with the rows of a shorter cache."""
+        for mine, theirs in zip(self.row_layers, other.row_layers, strict=True):
+            n_slots = theirs.keys.shape[2]
+            mine.keys[rows, :, :n_slots] = theirs.keys
+            mine.values[rows, :, :n_slots] = theirs.values

@@ -1,0 +1,1 @@
+"""The algorithm: drafting, verification prediction, verifying. Knows no model and no file."""

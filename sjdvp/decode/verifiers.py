@@ -1,0 +1,50 @@
+"""The lossless verifiers: how many drafts of a window stand, and what follows them."""
+
+from torch import Tensor
+
+from sjdvp.decode.window import take
+from sjdvp.interfaces import Verdict
+from sjdvp.rng import Noise, Purpose
+from sjdvp.sampling import draw, race, residual
+
+
+def prefix(keep_BW: Tensor) -> Tensor:
+    """Return the length of the run of True at the start of each row [B]."""
+    return keep_BW.long().cumprod(-1).sum(-1)
+
+
+def probability_of(p_BWV: Tensor, code_BW: Tensor) -> Tensor:
+    """Return p_BWV at the given codes [B, W]."""
+    return p_BWV.gather(-1, code_BW[..., None]).squeeze(-1)
+
+
+class Exact:
+    """Speculative sampling (arXiv 2211.17192): keep x with probability min(1, p(x)/q(x)), else draw from (p - q)+ normalised.
+
+    In a column without a draft (the bonus, or past the end of the image) q counts as zero, so the correction is a draw from p.
+    """
+
+    lossless = True
+
+    def __call__(self, p_BWV: Tensor, q_BWV: Tensor, draft_BW: Tensor, live_BW: Tensor, noise: Noise) -> Verdict:
+        """See `sjdvp.interfaces.Verifier`."""
+        u_BW = noise.uniform_BW(Purpose.ACCEPT)
+        accepted_B = prefix(live_BW & (u_BW * probability_of(q_BWV, draft_BW) < probability_of(p_BWV, draft_BW)))
+        p_BV, q_BV = take(p_BWV, accepted_B), take(q_BWV, accepted_B) * take(live_BW, accepted_B)[:, None]
+        token_B = draw(residual(p_BV, q_BV), take(noise.uniform_BW(Purpose.CORRECT), accepted_B))
+        return Verdict(accepted_B, token_B)
+
+
+class SameNoise:
+    """Keep x where it is what the model draws with the position's fixed noise (arXiv 2002.09928): argmax(log p + Gumbel).
+
+    The committed codes are, token for token, the plain autoregressive sample of the same seed, whatever was drafted.
+    """
+
+    lossless = True
+
+    def __call__(self, p_BWV: Tensor, q_BWV: Tensor, draft_BW: Tensor, live_BW: Tensor, noise: Noise) -> Verdict:
+        """See `sjdvp.interfaces.Verifier`; the stored laws are not needed."""
+        choice_BW = race(p_BWV, noise.exponential_BWV(p_BWV.shape[-1]))
+        accepted_B = prefix(live_BW & (choice_BW == draft_BW))
+        return Verdict(accepted_B, take(choice_BW, accepted_B))

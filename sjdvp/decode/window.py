@@ -1,0 +1,118 @@
+"""The state of decoding: what every row remembers between two forwards. All tensors keep their shape for the life of an engine."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+
+class Tally(IntEnum):
+    """Columns of `tally_BT`: sums over a row's steps, read once when the image is done."""
+
+    DRAFTED = 0  # drafts tested (up to and with the first rejection)
+    ACCEPTED = 1
+    LOOKED = 2  # committed codes that had been looked at before
+    GREW = 3  # ... whose probability had risen at the last look
+    TV_PLAIN = 4  # sum over those positions of the total variation between the last law and this one
+    TV_PRIOR = 5  # ... between the stored draft law and this one
+    ROSE = 6  # codes among the top-k that had risen N times in a row, counted at the positions looked at
+    ROSE_AGAIN = 7  # ... and rose once more
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the decoder needs to know of an image: its positions, which are forced, how far apart vertical neighbours are."""
+
+    forced_S: Tensor  # bool [S]
+    stride: int
+    n_codes: int
+
+    @property
+    def length(self) -> int:
+        """Positions of an image, S."""
+        return self.forced_S.shape[0]
+
+    def forced_at(self, pos_BW: Tensor) -> Tensor:
+        """Return which positions are forced; positions past the end are not."""
+        return self.forced_S[pos_BW.clamp(0, self.length - 1)] & (pos_BW < self.length)
+
+
+@dataclass(slots=True)
+class State:
+    """Everything a row remembers. A row with n_B == S is idle: it commits nothing and may be admitted anew."""
+
+    key_B: Tensor  # int64, of the image seed
+    n_B: Tensor  # positions committed
+    step_B: Tensor  # decode forwards done (NFE)
+    codes_BS: Tensor  # committed codes, padded by W so that a whole window can be written at any place
+    draft_BW: Tensor
+    q_BWV: Tensor  # the law each draft was drawn from
+    past_BLWV: Tensor  # the last laws of each position, newest first (L = 0 without verification prediction)
+    age_BW: Tensor  # how many of them exist
+    guess_BKWV: Tensor  # candidate laws of the last step
+    score_BK: Tensor  # running total variation of each candidate to the law that came next
+    trail_BRV: Tensor  # newest law of position i at i mod R (R = 0 unless the fresh rule looks one row up)
+    tally_BT: Tensor
+    commits_BN: Tensor  # how many steps committed 0, 1, ..., W codes
+    bad_B: Tensor  # bool: a logit was not finite
+
+    @classmethod
+    def idle(
+        cls, n_rows: int, window: int, layout: Layout, *, n_laws: int, n_candidates: int, n_trail: int,
+        dtype: torch.dtype, device: torch.device,
+    ) -> "State":  # fmt: skip
+        """Allocate a state of `n_rows` idle rows; laws are stored in `dtype`."""
+
+        def law(*shape: int) -> Tensor:
+            return torch.zeros(n_rows, *shape, layout.n_codes, dtype=dtype, device=device)
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(n_rows, *shape, dtype=torch.int64, device=device)
+
+        return cls(
+            key_B=whole(),
+            n_B=whole() + layout.length,
+            step_B=whole(),
+            codes_BS=whole(layout.length + window),
+            draft_BW=whole(window),
+            q_BWV=law(window),
+            past_BLWV=law(n_laws, window),
+            age_BW=whole(window),
+            guess_BKWV=law(n_candidates, window),
+            score_BK=torch.zeros(n_rows, n_candidates, dtype=dtype, device=device),
+            trail_BRV=law(n_trail),
+            tally_BT=torch.zeros(n_rows, len(Tally), dtype=torch.float64, device=device),
+            commits_BN=whole(window + 1),
+            bad_B=torch.zeros(n_rows, dtype=torch.bool, device=device),
+        )
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors, in a fixed order."""
+        return [getattr(self, name) for name in self.__slots__]
+
+    def reset(self, rows: list[int], key_B: Tensor) -> None:
+        """Clear `rows` in place for new images with the given keys; what the old images left behind cannot be seen again."""
+        for tensor in self.tensors():
+            tensor[rows] = 0
+        self.key_B[rows] = key_B
+
+
+def columns(window: int, device: torch.device) -> Tensor:
+    """Return 0..W-1."""
+    return torch.arange(window, device=device)
+
+
+def take(t_BW: Tensor, col_B: Tensor) -> Tensor:
+    """Return column col_B[b] of each row: [B, W, ...] -> [B, ...]."""
+    index = col_B.view(-1, *[1] * (t_BW.dim() - 1)).expand(-1, 1, *t_BW.shape[2:])
+    return t_BW.gather(1, index).squeeze(1)
+
+
+def shift(t: Tensor, by_B: Tensor, dim: int = 1) -> Tensor:
+    """Move each row's window forward: column w takes what stood at w + by_B[b] of `dim`; past the end, whatever was last."""
+    window = t.shape[dim]
+    source_BW = (columns(window, t.device) + by_B[:, None]).clamp(max=window - 1)
+    shape = [1] * t.dim()
+    shape[0], shape[dim] = source_BW.shape
+    return t.gather(dim, source_BW.view(shape).expand_as(t))

@@ -1,0 +1,110 @@
+"""The shapes and the contracts that the rooms share.
+
+Dimension key (suffix of every tensor whose shape is known):
+    B rows (images in flight) · W window · V image codes · S image positions · L past laws · K candidate laws ·
+    R rows of the trunk (B, or 2B with guidance: conditional rows first) · P prompt tokens · C cache slots · D hidden size
+
+A window of row b starts at image position n_B[b], the first that is not committed. Column w stands for position n + w: its law is
+p_BWV[b, w], its draft draft_BW[b, w]. The last column is never drafted: its law gives the bonus draw.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from sjdvp.backbones.grid import Grid
+    from sjdvp.cache import RowCache
+    from sjdvp.rng import Noise
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier decides: the first `accepted_B` drafts stand, and `token_B` follows them (correction or bonus)."""
+
+    accepted_B: Tensor
+    token_B: Tensor
+
+
+class Verifier(Protocol):
+    """Decides how many drafts of a window stand."""
+
+    lossless: bool  # whether the committed codes follow exactly the model's law; printed wherever a speed is
+
+    def __call__(self, p_BWV: Tensor, q_BWV: Tensor, draft_BW: Tensor, live_BW: Tensor, noise: "Noise") -> Verdict:
+        """Test `draft_BW`, drawn from the stored laws `q_BWV`, against the target laws `p_BWV`; only live columns hold drafts."""
+
+
+class Drafter(Protocol):
+    """Draws the next drafts. The law it is given is stored beside the draft, so it must draw from exactly that law."""
+
+    def __call__(self, law_BWV: Tensor, q_BWV: Tensor, draft_BW: Tensor, live_BW: Tensor, noise: "Noise") -> Tensor:
+        """Return drafts [B, W] distributed as `law_BWV`; it may reuse `draft_BW`, drawn from `q_BWV`, in live columns."""
+
+
+class Prior(Protocol):
+    """Verification prediction: from the laws a position has seen to the laws its next draft may be drawn from."""
+
+    @property
+    def n_laws(self) -> int:
+        """How many past laws it looks at, L."""
+
+    @property
+    def n_candidates(self) -> int:
+        """How many laws it offers, K; 0 for no prediction at all."""
+
+    def __call__(self, p_BWV: Tensor, past_BLWV: Tensor, age_BW: Tensor) -> Tensor:
+        """Return candidate laws [B, K, W, V]; `age_BW` says how many of the L past laws exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """One branch of a prompt: embeddings [P, D] at positions 0..P-1, and which of them may be attended [P]."""
+
+    embeds_PD: Tensor
+    visible_P: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt ready for prefill; `uncond` is the other branch of guidance, with a length and positions of its own."""
+
+    cond: PromptRow
+    uncond: PromptRow
+    n_tokens: int
+    truncated: bool
+
+
+class Backbone(Protocol):
+    """An autoregressive image model. It knows no drafter, verifier or scheduler; image position 0 follows the last prompt token."""
+
+    name: str
+    grid: "Grid"
+    n_codes: int
+    max_prompt: int  # slots that a prompt branch may take
+    device: torch.device
+    dtype: torch.dtype
+    revision: str | None
+
+    def prompt(self, text: str) -> Prompt:
+        """Build both branches for a prompt text (template, tokenizer, special and size tokens, embeddings)."""
+
+    def new_cache(self, n_rows: int, n_slots: int) -> "RowCache":
+        """Allocate the keys and values of the trunk."""
+
+    def embed(self, codes_BW: Tensor, pos_BW: Tensor) -> Tensor:
+        """Return the input embeddings [B, W, D] of codes at image positions; forced positions take their forced token."""
+
+    def hidden(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: "RowCache") -> Tensor:
+        """Run the trunk [R, W, D] -> [R, W, D], writing keys and values at `slots_RW`; the mask is boolean, True where attended."""
+
+    def logits(self, h_RWD: Tensor) -> Tensor:
+        """Return the logits over the image codes alone [R, W, V]."""
+
+    def codebook(self) -> Tensor:
+        """Return the codebook vectors [V, E] in which the distance of two codes is measured."""
+
+    def pixels(self, codes_N: Tensor) -> Tensor:
+        """Decode the image codes of one image in raster order [rows * columns] to uint8 RGB [height, width, 3]."""

@@ -1,0 +1,103 @@
+"""An autoregressive model small enough to enumerate: a table of random logits, one line for each prefix."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sjdvp import rng
+from sjdvp.config import SamplingConfig
+from sjdvp.decode.step import Decoder, admit, decode_step, window_input
+from sjdvp.decode.window import Layout, State
+from sjdvp.sampling import laws
+
+
+@dataclass
+class TableModel:
+    n_codes: int
+    forced: list[bool]
+    stride: int
+    sharpness: float = 1.5
+    seed: int = 0
+    table: Tensor = field(init=False)
+
+    def __post_init__(self):
+        n_lines = sum(self.n_codes**length for length in range(len(self.forced) + 1))
+        generator = torch.Generator().manual_seed(self.seed)
+        self.table = self.sharpness * torch.randn(n_lines, self.n_codes, generator=generator, dtype=torch.float64)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(torch.tensor(self.forced), self.stride, self.n_codes)
+
+    def logits(self, sequences: Tensor, length: Tensor) -> Tensor:
+        """Logits after the first `length` codes of each sequence."""
+        weight = self.n_codes ** torch.arange(sequences.shape[-1])
+        inside = torch.arange(sequences.shape[-1]) < length[..., None]
+        offset = (self.n_codes**length - 1) // (self.n_codes - 1)
+        return self.table[offset + (sequences * weight * inside).sum(-1)]
+
+    def window_logits(self, state: State, window: int) -> Tensor:
+        """What a forward over the window gives; past the end of the image, whatever."""
+        S = len(self.forced)
+        codes_BW, pos_BW = window_input(state, window)
+        out = []
+        sequences = state.codes_BS[:, :S].clone()
+        for w in range(window):
+            inside = pos_BW[:, w] < S
+            sequences[inside, pos_BW[inside, w]] = codes_BW[inside, w]
+            out.append(self.logits(sequences, (pos_BW[:, w] + 1).clamp(max=S)))
+        return torch.stack(out, 1)
+
+    def joint(self, sampling: SamplingConfig) -> dict[tuple[int, ...], float]:
+        """The exact law of whole images."""
+        result = {}
+        S = len(self.forced)
+        for image in itertools.product(*[[0] if forced else range(self.n_codes) for forced in self.forced]):
+            sequence = torch.tensor([image])
+            probability = 1.0
+            for i in range(S):
+                law = laws(self.logits(sequence, torch.tensor([i]))[:, None], torch.tensor([[self.forced[i]]]), sampling)
+                probability *= float(law[0, 0, image[i]])
+            result[image] = probability
+        return result
+
+
+def run(
+    model: TableModel,
+    decoder: Decoder,
+    seeds: list[int],
+    n_rows: int,
+    dtype: torch.dtype = torch.float32,
+    watch: Callable[[State, Tensor], None] = lambda state, logits: None,
+) -> tuple[Tensor, Tensor]:
+    """Decode one image a seed through `n_rows` rows, refilled as they end; returns codes [images, S] and NFE [images]."""
+    S = model.layout.length
+    state = decoder.idle_state(n_rows, dtype, torch.device("cpu"))
+    waiting = list(enumerate(seeds))
+    seated: list[int | None] = [None] * n_rows
+    images, nfe = torch.zeros(len(seeds), S, dtype=torch.int64), torch.zeros(len(seeds), dtype=torch.int64)
+    while waiting or any(image is not None for image in seated):
+        done = (state.n_B == S).tolist()
+        for row in range(n_rows):
+            if done[row] and seated[row] is not None:
+                images[seated[row]], nfe[seated[row]] = state.codes_BS[row, :S], state.step_B[row]
+                seated[row] = None
+        rows = [row for row in range(n_rows) if seated[row] is None][: len(waiting)]
+        if rows:
+            jobs = [waiting.pop(0) for _ in rows]
+            first = model.logits(torch.zeros(len(rows), S, dtype=torch.int64), torch.zeros(len(rows), dtype=torch.int64))
+            admit(decoder, state, rows, first.to(dtype), rng.keys([seed for _, seed in jobs]))
+            for row, (image, _) in zip(rows, jobs, strict=True):
+                seated[row] = image
+        logits = model.window_logits(state, decoder.window).to(dtype)
+        watch(state, logits)
+        state = decode_step(decoder, state, logits)
+    return images, nfe
+
+
+def sample(model: TableModel, decoder: Decoder, n: int, seed: int) -> Tensor:
+    """Draw n images at once, one row each: the fast way to a large sample."""
+    return run(model, decoder, list(range(seed * n, (seed + 1) * n)), n)[0]
