@@ -244,7 +244,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 def _options(hint: Any) -> tuple[Any, ...]:
     """Return the types a setting may have; text comes last, since any text is text."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     return tuple(sorted(options, key=lambda option: option is str))
 
 

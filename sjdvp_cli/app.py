@@ -1,0 +1,132 @@
+"""The entry point: the table of commands, and the one place where an error becomes a line on stderr and an exit code.
+
+A command is one file with a function `command` (its docstring is the help) and one line in `COMMANDS`. Files of commands are
+imported on use, and import what is heavy inside the function, so that help and mistakes answer at once.
+"""
+
+import importlib
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sjdvp import __version__
+from sjdvp.errors import SjdvpError
+from sjdvp_cli.errors import explain, report
+from sjdvp_cli.rows import silence_stdout
+
+COMMANDS = {
+    "generate": "sjdvp_cli.generate",
+    "prompts": "sjdvp_cli.prompts",
+    "profiles": "sjdvp_cli.profiles",
+    "check": "sjdvp_cli.check",
+    "show": "sjdvp_cli.show",
+    "export": "sjdvp_cli.export",
+    "doctor": "sjdvp_cli.doctor",
+}
+
+CLOSED_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
+INTERRUPTED = 130
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options under headings, in plain text."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options of each heading, and those without one."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        other = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            if parameter.param_type_name == "argument":
+                sections["Arguments"].append(record)
+            elif panel := getattr(parameter, "rich_help_panel", None):
+                sections.setdefault(panel, []).append(record)
+            else:
+                other.append(record)
+        for title, records in {**sections, "Other": other}.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class CommandTable(Mapping[str, Any]):
+    """`COMMANDS`, imported one by one as they are asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        one = typer.Typer(add_completion=False, rich_markup_mode=None)
+        one.command(name, cls=GroupedCommand)(importlib.import_module(COMMANDS[name]).command)
+        return typer.main.get_command(one)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class Root(TyperGroup):
+    """The `sjdvp` command itself."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": CommandTable()})
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sjdvp {__version__}")
+        raise typer.Exit
+
+
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Draw images for a file of prompts with autoregressive models, several codes a forward, exactly as the model would."""
+
+
+def build() -> Any:
+    """Return the click command behind `sjdvp`."""
+    app = typer.Typer(
+        cls=Root,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "token_normalize_func": lambda name: name.replace("_", "-"),  # --cfg_scale is --cfg-scale
+            "max_content_width": 110,
+        },
+    )
+    app.callback(epilog="`sjdvp COMMAND --help` explains a command.")(root)
+    return typer.main.get_command(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line and return its exit code; only a bug raises."""
+    try:
+        with build().make_context("sjdvp", list(arguments)) as context:
+            code = context.command.invoke(context)
+        sys.stdout.flush()
+        return int(code or 0)
+    except typer.Exit as end:
+        return end.exit_code
+    except SjdvpError as error:
+        return report(str(error), error.hint, error.exit_code)
+    except typer.TyperException as error:
+        return report(*explain(error), error.exit_code)
+    except BrokenPipeError:
+        silence_stdout()
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        return report("interrupted", "", INTERRUPTED)
+
+
+def main() -> None:
+    """Run the process's own command line."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # paths and prompts are UTF-8, whatever the locale of a cron job says
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    sys.exit(run(sys.argv[1:]))

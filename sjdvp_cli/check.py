@@ -1,0 +1,27 @@
+"""`sjdvp check`: whether a run folder is whole."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sjdvp_cli.tables import show_table
+
+
+def command(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check a run folder; exit 1 when it has gaps."""
+    from sjdvp.runs.check import check_folder
+
+    found = check_folder(out)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+    else:
+        groups = {"missing": found.missing, "corrupt": found.corrupt, "foreign": found.foreign}
+        show_table(["what", "file", "reason"], [[name, f.file, f.reason] for name, group in groups.items() for f in group])
+        counts = ", ".join(f"{len(group)} {name}" for name, group in groups.items() if group)
+        typer.echo(f"sjdvp: {found.ok}/{found.expected} ok{', ' if counts else ''}{counts}", err=True)
+    return 0 if found.whole else 1

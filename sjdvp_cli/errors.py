@@ -1,0 +1,37 @@
+"""What a person sees when something is wrong: one line, and one of advice."""
+
+import typer
+
+# Flags of other image programs, and what to do here instead.
+_NO_STEPS = "an autoregressive model has no denoising steps; speed is a matter of --decoder and --window"
+ADVICE = {
+    "--steps": _NO_STEPS,
+    "--num-inference-steps": _NO_STEPS,
+    "--negative-prompt": "these models take no negative prompt; --cfg-scale sets how strictly the prompt is followed",
+    "--lora": "adapters are not loaded; merge it into the weights and give the result as --model",
+}
+
+
+def report(message: str, hint: str, code: int) -> int:
+    """Print an error on stderr and return the exit code."""
+    typer.secho("sjdvp: error: ", fg="red", nl=False, err=True)
+    typer.echo(message + (f"\n  {hint}" if hint else ""), err=True)
+    return code
+
+
+def explain(error: typer.TyperException) -> tuple[str, str]:
+    """Return message and hint for a mistake on the command line."""
+    option = getattr(error, "option_name", "")
+    if option in ADVICE:
+        return f"there is no {option}", ADVICE[option]
+    near = getattr(error, "possibilities", None)
+    if near:
+        return _plain(error.message), f"did you mean {' or '.join(near)}?"
+    context = getattr(error, "ctx", None)
+    return _plain(error.format_message()), f"`{context.command_path if context else 'sjdvp'} --help` lists what there is"
+
+
+def _plain(message: str) -> str:
+    """Word typer's message as ours are: no capital, no full stop, no word of the library that checked it."""
+    message = message.replace("Value error, ", "").rstrip(".")
+    return message[:1].lower() + message[1:]

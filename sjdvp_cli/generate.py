@@ -1,0 +1,146 @@
+"""`sjdvp generate`: the main job."""
+
+import os
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sjdvp.config import RunConfig
+from sjdvp.errors import ConfigError, Interrupted, SjdvpError
+from sjdvp.events import Event, Listener
+from sjdvp.jobs import Painter
+from sjdvp_cli.errors import report
+from sjdvp_cli.live import Mode, closing_line, watch
+from sjdvp_cli.options import Format, Settings, option, takes_options
+from sjdvp_cli.rows import data_lines
+
+if TYPE_CHECKING:
+    from sjdvp.generate import Request
+
+_prompts, _images, _output = map(option, ("Prompts", "Images", "Output"))
+_RETRY = "--retry-failed/--no-retry-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where prompts come from."""
+
+    prompts: Annotated[str | None, _prompts("--prompts", metavar="FILE|DIR|-", help="File or folder; - reads stdin.")] = None
+    prompt: Annotated[list[str] | None, _prompts("--prompt", metavar="TEXT", help="A prompt; may be repeated.")] = None
+    format: Annotated[Format, _prompts("--format", help="What the file is; auto goes by name and content.")] = "auto"
+    column: Annotated[str | None, _prompts("--column", metavar="NAME", help="Column or key that holds the prompt.")] = None
+
+    def __post_init__(self) -> None:
+        if bool(self.prompts) == bool(self.prompt):
+            raise ConfigError("prompts come from either --prompts or --prompt", "for example --prompts prompts.txt")
+
+    @property
+    def path(self) -> Path | None:
+        """The prompt file, when there is one."""
+        return Path(self.prompts) if self.prompts and self.prompts != "-" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Which images are wanted, and where."""
+
+    out: Annotated[Path, _images("--out", "-o", metavar="DIR", help="Run folder: made when absent, resumed when not.")]
+    shard: Annotated[str, _images("--shard", metavar="K/N|auto", help="Part K (from 0) of N; auto: SLURM or torchrun.")] = "0/1"
+    indices: Annotated[str | None, _images("--indices", metavar="3,10-20", help="Only these rows.")] = None
+    limit: Annotated[int | None, _images("--limit", metavar="N", min=0, help="Only the first N rows.")] = None
+    overwrite: Annotated[bool, _images("--overwrite", help="Draw again what is there.")] = False
+    retry_failed: Annotated[bool, _images(_RETRY, help="Try again what failed before (the default).")] = True
+    fail_fast: Annotated[bool, _images("--fail-fast", help="Stop at the first failed image.")] = False
+    gpus: Annotated[str | None, _images("--gpus", metavar="all|N|0,2", help="GPUs; so far one for each command.")] = None
+
+    def __post_init__(self) -> None:
+        if self.gpus not in (None, "1"):
+            raise ConfigError(
+                f"--gpus {self.gpus}: one command uses one GPU", "start one for each, with --device cuda:K --shard K/N"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is shown and printed."""
+
+    dry_run: Annotated[bool, _output("--dry-run", help="Check everything, print the plan, draw nothing.")] = False
+    log: Annotated[str | None, _output("--log", metavar="FILE|-", help="A copy of each log row; - is stdout.")] = None
+    printed: Annotated[Literal["paths"] | None, _output("--print", help="Print each finished picture on stdout.")] = None
+    null: Annotated[bool, _output("--null", "-0", help="Like --print paths, each ended by NUL.")] = False
+    as_json: Annotated[bool, _output("--json", help="One JSON object on stdout at the end.")] = False
+    progress: Annotated[Mode, _output("--progress", help="How progress is shown on stderr.")] = "auto"
+    quiet: Annotated[bool, _output("--quiet", "-q", help="Only warnings, failures and the last line.")] = False
+    verbose: Annotated[bool, _output("--verbose", "-v", help="A line for each image.")] = False
+
+
+@takes_options
+def command(source: Source, images: Images, settings: Settings, output: Output) -> int:
+    """Draw images for a file of prompts; safe to run again."""
+    resolved = settings.resolve()
+    for note in resolved.notes:
+        typer.echo(f"sjdvp: warning: {note}", err=True)
+    request = _request(source, images, resolved.config)
+    if output.dry_run:
+        from sjdvp_cli.plan import show_plan
+
+        return show_plan(request, as_json=output.as_json)
+    paths = output.printed == "paths"
+    with data_lines(images.out, log=output.log, paths=paths, null=output.null, summary=output.as_json) as lines:
+        return _draw(request, lines, output)
+
+
+def _request(source: Source, images: Images, config: RunConfig) -> "Request":
+    from sjdvp.generate import Request
+    from sjdvp.runs.shards import Selection, parse_indices, parse_shard
+
+    return Request(
+        config=config,
+        out=images.out,
+        prompts=source.path,
+        inline=tuple(source.prompt or ()),
+        stdin=sys.stdin.buffer if source.prompts == "-" else None,
+        format=source.format,
+        column=source.column,
+        shard=parse_shard(images.shard, os.environ),
+        selection=Selection(parse_indices(images.indices) if images.indices else None, images.limit),
+        overwrite=images.overwrite,
+        retry_failed=images.retry_failed,
+        fail_fast=images.fail_fast,
+        argv=("sjdvp", *sys.argv[1:]),
+    )
+
+
+def _draw(request: "Request", lines: Listener, output: Output) -> int:
+    """Run the job; an error that stops a run under way is told before the last line, which says how to go on."""
+    from sjdvp.generate import generate
+
+    stopped: SjdvpError | None = None
+    with watch(output.progress, quiet=output.quiet, verbose=output.verbose) as (tally, show):
+
+        def listen(event: Event) -> None:
+            lines(event)
+            show(event)
+
+        try:
+            code = generate(request, open_painter, listen).exit_code
+        except SjdvpError as error:
+            if tally.summary is None:
+                raise
+            stopped, code = error, error.exit_code
+    if stopped and not isinstance(stopped, Interrupted):
+        report(str(stopped), stopped.hint, code)
+    if tally.summary:
+        typer.echo(closing_line(tally.summary), err=True)
+    return code
+
+
+def open_painter(config: RunConfig) -> AbstractContextManager[Painter]:
+    """Load the engine; torch is imported here and not before."""
+    from sjdvp.engine.engine import open_engine
+
+    return open_engine(config)

@@ -1,0 +1,199 @@
+"""Progress for people, on stderr: a bar on a terminal, otherwise one plain line every 30 seconds or 5 %."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import typer
+
+from sjdvp.events import Event, ImageFinished, Note, RunFinished, RunStarted
+from sjdvp.text import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Mode = Literal["auto", "bar", "plain", "none"]
+
+PLAIN_SECONDS = 30.0
+PLAIN_SHARE = 0.05
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running totals of one run, from its events."""
+
+    total: int | None = None  # not known while prompts still come from a pipe
+    before: int = 0  # finished by an earlier run
+    ok: int = 0
+    failed: int = 0
+    nfe: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+    started: float = field(default_factory=time.monotonic)
+    summary: Mapping[str, Any] | None = None
+
+    def hear(self, event: Event) -> None:
+        """Take one event into account."""
+        if isinstance(event, RunStarted):
+            self.total, self.before, self.started = event.total, event.done, time.monotonic()
+        elif isinstance(event, RunFinished):
+            self.summary = event.summary
+        elif isinstance(event, ImageFinished):
+            self._image(event.row)
+
+    def _image(self, row: Mapping[str, Any]) -> None:
+        if row["status"] != "ok":
+            self.failed += 1
+            return
+        self.ok += 1
+        self.nfe += row.get("nfe") or 0
+        self.drafted += row.get("drafted") or 0
+        self.accepted += row.get("accepted") or 0
+
+    @property
+    def seen(self) -> int:
+        """Images that are settled: finished before, drawn now or failed now."""
+        return self.before + self.ok + self.failed
+
+    @property
+    def rate(self) -> float:
+        """Images a second of this run."""
+        return (self.ok + self.failed) / max(time.monotonic() - self.started, 1e-9)
+
+    def figures(self) -> str:
+        """Return rate, time left, NFE and acceptance, as far as they are known."""
+        parts = []
+        if self.ok + self.failed:
+            parts.append(_rate(self.rate))
+            if self.total is not None:
+                parts.append(f"{_clock((self.total - self.seen) / self.rate)} left")
+        if self.ok:
+            parts.append(f"NFE {self.nfe / self.ok:.1f}")
+        if self.drafted:
+            parts.append(f"accepted {100 * self.accepted / self.drafted:.0f} %")
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        return ", ".join(parts)
+
+
+class View(Protocol):
+    """One way to show progress."""
+
+    def say(self, line: str) -> None:
+        """Print a line for people."""
+
+    def update(self, tally: Tally) -> None:
+        """Show the state after an image."""
+
+
+@dataclass(slots=True)
+class Plain:
+    """Lines, at most one every `PLAIN_SECONDS` unless `PLAIN_SHARE` of the images have come since."""
+
+    progress: bool = True
+    last_time: float = field(default_factory=time.monotonic)
+    last_seen: int = 0
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        typer.echo(line, err=True)
+
+    def update(self, tally: Tally) -> None:
+        """Print the state when enough time or images have passed."""
+        now = time.monotonic()
+        enough = tally.total is not None and tally.seen - self.last_seen >= max(1, PLAIN_SHARE * tally.total)
+        if self.progress and (enough or now - self.last_time >= PLAIN_SECONDS):
+            self.say(f"sjdvp: {tally.seen}/{tally.total or '?'}, {tally.figures()}")
+            self.last_time, self.last_seen = now, tally.seen
+
+
+@dataclass(slots=True)
+class Bar:
+    """A bar at the bottom of the terminal; lines go above it."""
+
+    progress: "Progress"
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, tally: Tally) -> None:
+        """Move the bar."""
+        task = self.progress.task_ids[0] if self.progress.task_ids else self.progress.add_task("", total=None)
+        self.progress.update(task, total=tally.total, completed=tally.seen, figures=tally.figures())
+
+
+@contextmanager
+def watch(mode: Mode, *, quiet: bool, verbose: bool) -> Iterator[tuple[Tally, Callable[[Event], None]]]:
+    """Show the events of a run; gives the totals and the listener."""
+    tally = Tally()
+    with _view(mode, quiet) as view:
+        yield tally, lambda event: _show(event, tally, view, quiet=quiet, verbose=verbose)
+
+
+def _show(event: Event, tally: Tally, view: View, *, quiet: bool, verbose: bool) -> None:
+    tally.hear(event)
+    if isinstance(event, RunStarted):
+        if not quiet:
+            view.say(_opening(event))
+        view.update(tally)
+    elif isinstance(event, Note):
+        if event.level != "info" or not quiet:
+            view.say(f"sjdvp: {'' if event.level == 'info' else event.level + ': '}{event.message}")
+    elif isinstance(event, ImageFinished):
+        if event.row["status"] != "ok" or verbose:
+            view.say(_image_line(event.row))
+        view.update(tally)
+
+
+def closing_line(summary: Mapping[str, Any]) -> str:
+    """Return the last line of a run, from its summary."""
+    finished, requested, failed = summary["ok"] + summary["skipped"], summary["requested"], summary["failed"]
+    line = f"sjdvp: {finished}/{requested} ok"
+    line += f", {failed} failed" if failed else ""
+    return line + ("; run the same command to resume" if finished < requested else "")
+
+
+@contextmanager
+def _view(mode: Mode, quiet: bool) -> Iterator[View]:
+    terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if quiet or mode in ("plain", "none") or (mode == "auto" and not terminal):
+        yield Plain(progress=mode != "none" and not quiet)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"))
+    with Progress(*columns, console=Console(stderr=True), expand=True) as progress:
+        progress.add_task("", total=None, figures="loading")
+        yield Bar(progress)
+
+
+def _opening(event: RunStarted) -> str:
+    count = "prompts from a pipe" if event.total is None else f"{event.total} images"
+    done = f", {event.done} done before" if event.done else ""
+    law = "lossless" if event.lossless else "not lossless"
+    return f"sjdvp: {count}{done}; decoder {event.decoder} ({law}) on {event.device}, to {event.out}"
+
+
+def _image_line(row: Mapping[str, Any]) -> str:
+    prompt = printable(str(row["prompt"]))
+    if row["status"] == "ok":
+        return f"sjdvp: {row['file']}  {row['nfe']} forwards, {row['latency_s']:.2f} s  {prompt}"
+    error = row["error"] or {}
+    hint = f" ({error['hint']})" if error.get("hint") else ""
+    return f"sjdvp: failed: image {row['index']}, {prompt}: {error.get('type')}: {error.get('message')}{hint}"
+
+
+def _rate(images_per_s: float) -> str:
+    return f"{images_per_s:.2f} images/s" if images_per_s >= 0.1 else f"{images_per_s * 60:.2f} images/min"
+
+
+def _clock(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

@@ -1,0 +1,69 @@
+"""`sjdvp profiles`: what presets there are, what one of them comes to, whether a file is right."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from sjdvp.errors import ConfigError
+from sjdvp.profiles import Resolved, list_profiles, resolve
+from sjdvp_cli.options import Settings, takes_options
+from sjdvp_cli.tables import show_table
+
+
+@takes_options
+def command(
+    settings: Settings,
+    action: Annotated[Literal["list", "show", "check"], typer.Argument(help="What to do.")] = "list",
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME|FILE.yaml", help="Profiles to show or check.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List presets of settings; show or check one."""
+    {"list": _list, "show": _show, "check": _check}[action](settings, names or [], as_json)
+
+
+def _list(settings: Settings, names: list[str], as_json: bool) -> None:
+    found = list_profiles()
+    if as_json:
+        typer.echo(json.dumps({p.name: {"description": p.description, "path": str(p.path)} for p in found}))
+    else:
+        show_table(["profile", "description"], [[p.name, p.description] for p in found])
+
+
+def _show(settings: Settings, names: list[str], as_json: bool) -> None:
+    if len(names) > 1 or (names and settings.profile):
+        raise ConfigError("profiles show takes one profile")
+    resolved = resolve(names[0] if names else settings.profile, settings.overrides())
+    values = _values(resolved)
+    if as_json:
+        typer.echo(json.dumps({key: {"value": value, "from": resolved.origins[key]} for key, value in values.items()}))
+    else:
+        show_table(["setting", "value", "from"], [[key, _text(value), resolved.origins[key]] for key, value in values.items()])
+    for note in resolved.notes:
+        typer.echo(f"sjdvp: {note}", err=True)
+
+
+def _check(settings: Settings, names: list[str], as_json: bool) -> None:
+    checked = names or [profile.name for profile in list_profiles()]
+    configs = {name: resolve(name, settings.overrides()).config for name in checked}
+    if as_json:
+        typer.echo(json.dumps({name: {"fingerprint": config.fingerprint()} for name, config in configs.items()}))
+    else:
+        show_table(["profile", "fingerprint"], [[Path(name).stem, config.fingerprint()] for name, config in configs.items()])
+
+
+def _values(resolved: Resolved) -> dict[str, Any]:
+    """Return every setting by dotted key, in the order of the dataclasses."""
+    values = {}
+    for key in resolved.origins:
+        value: Any = resolved.config
+        for name in key.split("."):
+            value = getattr(value, name)
+        values[key] = value
+    return values
+
+
+def _text(value: Any) -> str:
+    """Write a value as YAML would, so that it can be copied into a profile."""
+    return value if isinstance(value, str) else json.dumps(value)
