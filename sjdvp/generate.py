@@ -1,15 +1,35 @@
 """The main job: prompts in, pictures and a log out; safe to interrupt and to run again. Imports no torch."""
 
-from collections.abc import Callable
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from sjdvp.config import RunConfig
-from sjdvp.events import Listener
-from sjdvp.jobs import Painter
-from sjdvp.runs.shards import Selection, Shard
+from sjdvp.errors import ConfigError
+from sjdvp.events import Event, ImageFinished, Listener, Note, RunFinished, RunStarted
+from sjdvp.jobs import Painter, Picture
+from sjdvp.runs.background import Background
+from sjdvp.runs.folder import RunInfo, Wanted, check_fits, open_folder
+from sjdvp.runs.journal import finished, read_log
+from sjdvp.runs.jsonl import Appender
+from sjdvp.runs.layout import log_path
+from sjdvp.runs.ledger import Ledger, check_unchanged
+from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
+from sjdvp.runs.plan import Plan, Task
+from sjdvp.runs.prompts import Prompt, PromptSet, inline_prompts, read_prompts, stream_prompts
+from sjdvp.runs.row import RowMaker
+from sjdvp.runs.saver import Saver
+from sjdvp.runs.shards import Selection, Shard, rank
+from sjdvp.runs.signals import stoppable
+from sjdvp.runs.source import PipeFeed, TaskSource, file_feed
+from sjdvp.runs.tally import Summary, Tally
 
 OpenPainter = Callable[[RunConfig], AbstractContextManager[Painter]]
 
@@ -32,41 +52,19 @@ class Request:
     fail_fast: bool = False  # stop at the first failed image
     argv: tuple[str, ...] = ()  # stored in run.json
 
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended. `requested` = ok + failed + skipped, and what was left when the run stopped early."""
-
-    requested: int  # images asked of this process
-    ok: int  # drawn now
-    failed: int  # failed now, or before and not tried again
-    skipped: int  # finished by an earlier run
-    wall_s: float
-    images_per_s: float | None  # ok / wall_s
-    nfe_mean: float | None  # over the images drawn now
-    accept_rate: float | None  # accepted / drafted, over the images drawn now
-
-    @property
-    def finished(self) -> int:
-        """Requested images that exist and are valid."""
-        return self.ok + self.skipped
-
-    @property
-    def exit_code(self) -> int:
-        """0 when every requested image exists, else 1."""
-        return 0 if self.finished == self.requested else 1
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object of `generate --json`."""
-        raise NotImplementedError
+    def __post_init__(self) -> None:
+        if [self.prompts is not None, bool(self.inline), self.stdin is not None].count(True) != 1:
+            raise ConfigError("prompts must come from one place", "give either --prompts or --prompt")
+        if self.stdin is not None and self.shard.count > 1:
+            raise ConfigError("a pipe cannot be shared between shards", "write the prompts to a file first")
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What `generate` would do: nothing was written and nothing loaded."""
 
-    requested: int | None  # None: prompts come from a pipe
-    done: int
+    requested: int | None  # images asked of this process; None: prompts come from a pipe
+    done: int  # of those, finished by earlier runs
     seed: int | None  # None: would be drawn
     format: str
     skipped_lines: int
@@ -78,7 +76,12 @@ def preview(request: Request) -> Preview:
 
     Raises what `generate` raises before generation.
     """
-    raise NotImplementedError
+    prompts, info = _examine(request)
+    seed = request.config.run.seed if info is None else info.seed
+    if prompts is None:
+        return Preview(None, 0, seed, "pipe", 0, 0)
+    counts = _plan(request, seed or 0).count(prompts.prompts)
+    return Preview(counts.total(), counts["finished"], seed, prompts.format, prompts.skipped, prompts.duplicates)
 
 
 def generate(request: Request, open_painter: OpenPainter, listen: Listener) -> Summary:
@@ -91,4 +94,150 @@ def generate(request: Request, open_painter: OpenPainter, listen: Listener) -> S
     Raises PromptError, ConfigError, FolderError before generation; StorageError when the disk refuses a write; Interrupted after
     SIGINT or SIGTERM (pictures that were complete are saved); PromptError also later, for a pipe with a bad line.
     """
-    raise NotImplementedError
+    listen = _one_at_a_time(listen)
+    with stoppable(), contextlib.ExitStack() as held:
+        prompts, _ = _examine(request)
+        wanted = Wanted(request.config.run.num_images_per_prompt, request.selection)
+        info = open_folder(request.out, request.config, wanted, prompts, request.argv)
+        remove_leftovers(request.out)
+        stale = held.enter_context(shard_lock(request.out, request.shard))
+        run = _Run(request, info, listen)
+        run.announce(prompts, stale)
+        source = _from_pipe(request, run, held) if prompts is None else _from_file(request, run, prompts)
+        return run.draw(source, open_painter)
+
+
+def _examine(request: Request) -> tuple[PromptSet | None, RunInfo | None]:
+    """Read the prompts (None: a pipe) and see whether the folder fits; writes nothing."""
+    prompts = _read(request)
+    info = check_fits(request.out, request.config)
+    if prompts is not None:
+        last = max((last for _, last in request.selection.indices or ()), default=0)
+        if last >= len(prompts):
+            raise ConfigError(f"row {last} is asked for, but {prompts.source} has rows 0 to {len(prompts) - 1}")
+        check_unchanged(request.out, prompts.prompts)
+    return prompts, info
+
+
+def _read(request: Request) -> PromptSet | None:
+    if request.prompts is not None:
+        return read_prompts(request.prompts, request.format, request.column)
+    return inline_prompts(request.inline) if request.inline else None
+
+
+def _plan(request: Request, seed: int) -> Plan:
+    entries = read_log(request.out)
+    return Plan(
+        seed=seed,
+        images_per_prompt=request.config.run.num_images_per_prompt,
+        shard=request.shard,
+        selection=request.selection,
+        entries=entries,
+        finished=frozenset(finished(request.out, entries)),
+        overwrite=request.overwrite,
+        retry_failed=request.retry_failed,
+    )
+
+
+class _Run:
+    """One call of `generate` while it holds its shard."""
+
+    def __init__(self, request: Request, info: RunInfo, listen: Listener) -> None:
+        self.request = request
+        self.listen = listen
+        self.plan = _plan(request, info.seed)
+        self.tally = Tally()
+        self._start = time.perf_counter()
+
+    def announce(self, prompts: PromptSet | None, stale: str) -> None:
+        """Say what is known before anything is drawn."""
+        config = self.request.config
+        if prompts is not None:
+            self.count(prompts.prompts)
+        done, total = self.tally.skipped, None if prompts is None else self.tally.requested
+        decoder = config.decoder
+        self.listen(RunStarted(total, done, str(self.request.out), decoder.preset, decoder.lossless, config.run.device))
+        notes = [stale, f"run seed {self.plan.seed}" if config.run.seed is None else ""]
+        if prompts is not None:
+            notes.append(f"{prompts.skipped} blank lines skipped" if prompts.skipped else "")
+            notes.append(f"{prompts.duplicates} prompts stand twice; each row gets its own image" if prompts.duplicates else "")
+        for note in filter(None, notes):
+            self.listen(Note("warning" if note is stale else "info", note))
+
+    def count(self, prompts: tuple[Prompt, ...]) -> None:
+        """Take the images of more prompts into the account."""
+        counts = self.plan.count(prompts)
+        self.tally.requested += counts.total()
+        self.tally.skipped += counts["finished"]
+        self.tally.failed += counts["failed"]
+
+    def draw(self, source: TaskSource, open_painter: OpenPainter) -> Summary:
+        """Draw what the source gives; the summary is told however it ends."""
+        try:
+            if source.has_work():
+                with open_painter(self.request.config) as painter, self._saving() as saving:
+                    source.check = saving.check
+                    for picture in self._until_too_many_fail(painter.paint(source)):
+                        saving.put((source.claim(picture.job), picture))
+            source.raise_error()
+        finally:
+            summary = self.tally.summary(time.perf_counter() - self._start)
+            self.listen(RunFinished(summary.as_json()))
+        return summary
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[Background[tuple[Task, Picture]]]:
+        request = self.request
+        rows = RowMaker(request.config, request.shard, rank(os.environ))
+        with Appender(log_path(request.out, request.shard)) as log:
+            saver = Saver(request.out, log, rows, request.config.run.num_images_per_prompt, request.config.run.metadata)
+
+            def save(done: tuple[Task, Picture]) -> None:
+                task, picture = done
+                row = saver.save(task.prompt, picture, task.attempt)
+                self.tally.add(row)
+                if row["truncated"]:
+                    self.listen(Note("warning", f"prompt row {task.prompt.index} is longer than the text limit: truncated"))
+                self.listen(ImageFinished(row))
+
+            with Background(save) as background:
+                yield background
+
+    def _until_too_many_fail(self, pictures: Iterator[Picture]) -> Iterator[Picture]:
+        allowed = 0 if self.request.fail_fast else self.request.config.run.max_failures
+        failures = 0
+        for picture in pictures:
+            yield picture
+            failures += picture.error is not None
+            if allowed is not None and failures > allowed:
+                self.listen(Note("warning", f"stopped: {failures} failed images, {allowed} allowed"))
+                return
+
+
+def _from_file(request: Request, run: _Run, prompts: PromptSet) -> TaskSource:
+    with folder_lock(request.out), Ledger(request.out) as ledger:
+        ledger.admit(prompts.prompts)
+    return TaskSource(file_feed(prompts.prompts), run.plan.tasks)
+
+
+def _from_pipe(request: Request, run: _Run, held: contextlib.ExitStack) -> TaskSource:
+    assert request.stdin is not None
+    ledger = held.enter_context(Ledger(request.out))
+    arriving = stream_prompts(request.stdin, request.format, request.column)
+
+    def tasks(prompt: Prompt) -> list[Task]:
+        ledger.admit([prompt])
+        run.count((prompt,))
+        return run.plan.tasks(prompt)
+
+    return TaskSource(PipeFeed(itertools.islice(arriving, request.selection.end)), tasks)
+
+
+def _one_at_a_time(listen: Listener) -> Listener:
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with lock:
+            listen(event)
+
+    return tell

@@ -1,8 +1,14 @@
 """Is a run folder whole? Compares what was asked for, the log rows and the bytes of the pictures."""
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sjdvp.runs.folder import expected_images, require_run
+from sjdvp.runs.journal import Entry, ImageKey, read_log
+from sjdvp.runs.layout import IMAGES, image_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +46,48 @@ def check_folder(out: Path) -> CheckReport:
 
     Raises FolderError when `out` is no run folder.
     """
-    raise NotImplementedError
+    info = require_run(out)
+    entries = read_log(out)
+    expected = [key for _, key in expected_images(out, info)]
+    several = any(wanted.images_per_prompt > 1 for wanted in info.wanted)
+    owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
+    missing: list[Finding] = []
+    corrupt: list[Finding] = []
+    for key in expected:
+        entry = entries.get(key)
+        file = (entry.file if entry else None) or image_file(*key, images_per_prompt=2 if several else 1)
+        if entry is None or not entry.ok or not (out / file).is_file():
+            missing.append(Finding(file, _why_missing(entry)))
+        elif problem := picture_problem(out, entry, owners):
+            corrupt.append(Finding(file, problem))
+    known = {entry.file for entry in entries.values() if entry.ok}
+    foreign = [Finding(file, "no log row names it") for file in _pictures(out) if file not in known]
+    return CheckReport(len(expected), len(expected) - len(missing) - len(corrupt), tuple(missing), tuple(corrupt), tuple(foreign))
+
+
+def picture_problem(out: Path, entry: Entry, owners: Mapping[str | None, Entry]) -> str:
+    """Say why the file of an ok row is not the picture that was written; "" when it is. `owners` finds entries by SHA-256."""
+    try:
+        data = (out / (entry.file or "")).read_bytes()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    digest = hashlib.sha256(data).hexdigest()
+    if digest == entry.sha256:
+        return ""
+    if digest in owners:
+        return f"holds the picture of {owners[digest].file}"
+    if len(data) != entry.bytes:
+        return f"{len(data)} bytes, the log says {entry.bytes}"
+    return "not the bytes that were written"
+
+
+def _why_missing(entry: Entry | None) -> str:
+    if entry is None:
+        return "not drawn yet"
+    if entry.ok:
+        return "drawn, but the file is gone"
+    return f"failed: {(entry.error or {}).get('message', 'no message')}"
+
+
+def _pictures(out: Path) -> list[str]:
+    return sorted(f"{IMAGES}/{path.name}" for path in (out / IMAGES).iterdir()) if (out / IMAGES).is_dir() else []

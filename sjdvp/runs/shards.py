@@ -44,6 +44,11 @@ def parse_shard(text: str, environ: Mapping[str, str]) -> Shard:
     return Shard(int(index), int(count))
 
 
+def rank(environ: Mapping[str, str]) -> int:
+    """Return which of its torchrun or SLURM ranks this process is; 0 outside of both."""
+    return _rank(environ).index
+
+
 def _array_task(environ: Mapping[str, str]) -> Shard:
     if "SLURM_ARRAY_TASK_ID" not in environ:
         return Shard()

@@ -3,9 +3,10 @@
 import hashlib
 import io
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from sjdvp.errors import PromptError
 from sjdvp.runs.prompts.folder import load_folder, read_folder
@@ -61,8 +62,7 @@ def stream_prompts(stream: BinaryIO, format: str = "auto", column: str | None = 
     _check_format(format, "stdin")
     if format == "dir":
         raise PromptError("stdin is no folder", "give lines: --format txt, tsv, csv, jsonl or geneval")
-    read1 = cast("io.BufferedReader", stream).read1
-    lines = split_lines(iter(lambda: read1(_CHUNK), b""))
+    lines = split_lines(_chunks(stream))
     if format == "auto":
         head = _until_text(lines)
         lines, format = itertools.chain(head, lines), _guess(head, "")
@@ -83,6 +83,19 @@ def _read_dir(path: Path, format: str, column: str | None) -> PromptSet:
     files = load_folder(path)
     names_and_bytes = b"".join(b"%r %d\n%b" % (file.name, len(data), data) for file, data in files)
     return _collect(read_folder(files), "dir", path.name, names_and_bytes)
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    try:
+        # Past the stream's own buffer: a thread that waits inside of it would keep the interpreter from ending.
+        descriptor = stream.fileno()
+    except io.UnsupportedOperation:
+        yield stream.read()
+        return
+    try:
+        yield from iter(lambda: os.read(descriptor, _CHUNK), b"")
+    except OSError as error:
+        raise PromptError(f"cannot read the prompts from stdin: {_reason(error)}") from error
 
 
 def _inline(number: int, text: str) -> Found:

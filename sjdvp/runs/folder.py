@@ -1,0 +1,181 @@
+"""The run folder: run.json says what its pictures are made of, and `open_folder` lets in only a run that fits."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sjdvp import __version__
+from sjdvp.config import RunConfig
+from sjdvp.errors import FolderError
+from sjdvp.runs.journal import ImageKey
+from sjdvp.runs.layout import IMAGES, RUN, log_paths
+from sjdvp.runs.ledger import read_ledger
+from sjdvp.runs.locks import folder_lock
+from sjdvp.runs.prompts.model import Prompt, PromptSet
+from sjdvp.runs.seeds import new_run_seed
+from sjdvp.runs.shards import Selection
+from sjdvp.runs.storage import refusals, write_atomic
+
+SCHEMA = "sjdvp.run/1"
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "Pillow")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which images one command asks of a folder (all of its shards together)."""
+
+    images_per_prompt: int = 1
+    selection: Selection = dataclasses.field(default_factory=Selection)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plain JSON form that run.json holds."""
+        indices = self.selection.indices
+        return {
+            "images_per_prompt": self.images_per_prompt,
+            "indices": None if indices is None else [list(pair) for pair in indices],
+            "limit": self.selection.limit,
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> "Wanted":
+        """Read the plain JSON form back."""
+        indices = plain["indices"]
+        ranges = None if indices is None else tuple((first, last) for first, last in indices)
+        return cls(plain["images_per_prompt"], Selection(ranges, plain["limit"]))
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What run.json says."""
+
+    seed: int
+    fingerprint: str
+    pixel_settings: Mapping[str, Any]
+    wanted: tuple[Wanted, ...]  # every command that has drawn into the folder
+    plain: Mapping[str, Any]  # all of it, as stored
+
+
+def read_run(root: Path) -> RunInfo | None:
+    """Return what run.json says; None when there is none. Raises FolderError when it cannot be read."""
+    path = root / RUN
+    try:
+        plain = json.loads(path.read_bytes())
+        wanted = tuple(Wanted.from_json(entry) for entry in plain["wanted"])
+        return RunInfo(plain["seed"], plain["fingerprint"], plain["pixel_settings"], wanted, plain)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FolderError(f"{path.name} in {root.name} cannot be read: {error}", "use another --out") from error
+
+
+def require_run(root: Path) -> RunInfo:
+    """Return what run.json says; raises FolderError when `root` is no run folder."""
+    info = read_run(root)
+    if info is None:
+        raise FolderError(f"{root} is no run folder: it has no {RUN}", "give the folder that was --out of sjdvp generate")
+    return info
+
+
+def expected_images(root: Path, info: RunInfo) -> Iterator[tuple[Prompt, ImageKey]]:
+    """Yield every image that any command asked of the folder, in row order."""
+    for prompt in read_ledger(root):
+        counts = [wanted.images_per_prompt for wanted in info.wanted if wanted.selection.takes(prompt.index)]
+        for sample in range(max(counts, default=0)):
+            yield prompt, (prompt.index, sample)
+
+
+def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
+    """Return what run.json says when `config` may draw into `root`, None when the folder is new; writes nothing.
+
+    Raises FolderError that names every setting that differs, old and new.
+    """
+    info = read_run(root)
+    if info is None:
+        if log_paths(root) or (root / IMAGES).exists():
+            raise FolderError(f"{root} holds pictures or logs but no {RUN}", "use another --out")
+        return None
+    differences = _differences(info.pixel_settings, config.pixel_settings())
+    if config.run.seed not in (None, info.seed):
+        differences.append(f"run.seed: {info.seed} there, {config.run.seed} now")
+    if differences:
+        raise FolderError(
+            f"{root} was made with other settings:\n  " + "\n  ".join(differences),
+            "use another --out, or the old settings",
+        )
+    return info
+
+
+def open_folder(root: Path, config: RunConfig, wanted: Wanted, prompts: PromptSet | None, argv: Sequence[str]) -> RunInfo:
+    """Create the run folder `root`, or come back to it; several processes may do so at the same moment.
+
+    A seed that `config` leaves open is drawn by the first of them. Raises FolderError when the folder was made with other settings,
+    StorageError when the disk refuses.
+    """
+    _make(root)
+    with folder_lock(root):
+        known = check_fits(root, config)
+        plain = _first(config, prompts, argv) if known is None else dict(known.plain)
+        if wanted.as_json() not in plain["wanted"]:
+            plain["wanted"] = [*plain["wanted"], wanted.as_json()]
+            write_atomic(root / RUN, json.dumps(plain, indent=1, allow_nan=False).encode("ascii") + b"\n")
+        with refusals(IMAGES):
+            (root / IMAGES).mkdir(exist_ok=True)
+    return require_run(root)
+
+
+def _make(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise FolderError(f"cannot make the folder {root}: {error}", "give another --out") from error
+
+
+def _first(config: RunConfig, prompts: PromptSet | None, argv: Sequence[str]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "fingerprint": config.fingerprint(),
+        "seed": new_run_seed() if config.run.seed is None else config.run.seed,
+        "pixel_settings": config.pixel_settings(),
+        "settings": dataclasses.asdict(config),
+        "wanted": [],
+        "argv": list(argv),
+        "prompts": None if prompts is None else _about(prompts),
+        "versions": {"sjdvp": __version__, "python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        "hardware": {"machine": platform.machine(), "system": platform.system(), "cpus": os.cpu_count()},
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }
+
+
+def _about(prompts: PromptSet) -> dict[str, Any]:
+    return {"source": prompts.source, "format": prompts.format, "count": len(prompts), "sha256": prompts.digest}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    was, now = _flat(old), _flat(new)
+    keys = [*now, *(key for key in was if key not in now)]
+    return [
+        f"{key}: {was.get(key, 'absent')!r} there, {now.get(key, 'absent')!r} now"
+        for key in keys
+        if was.get(key, "absent") != now.get(key, "absent")
+    ]
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

@@ -1,0 +1,96 @@
+"""Append-only files of JSON rows: one write a call, fsync, and a torn end cut off before anything is appended."""
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sjdvp.errors import FolderError
+from sjdvp.runs.storage import refusals, sync_folder
+
+Row = dict[str, Any]
+
+
+class Appender:
+    """An append-only file of rows, open for writing; its writer must hold a lock on it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create `path` and cut a torn end off; raises StorageError, and FolderError for a bad row before the last."""
+        self._name = path.name
+        whole = _whole_end(path)
+        with refusals(self._name):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            if os.fstat(self._descriptor).st_size > whole:
+                os.ftruncate(self._descriptor, whole)
+            sync_folder(path.parent)
+        self._end = whole
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows and wait until they are on disk; after a StorageError none of them is there."""
+        data = b"".join(_encode(row) for row in rows)
+        with refusals(self._name):
+            try:
+                if os.write(self._descriptor, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(self._descriptor)
+            except BaseException:
+                with contextlib.suppress(OSError):  # if this fails too, the next open cuts the torn row off
+                    os.ftruncate(self._descriptor, self._end)
+                raise
+        self._end += len(data)
+
+    def close(self) -> None:
+        """Close the file; everything appended is on disk already."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file, which another process may be appending to; a torn end is passed over.
+
+    Raises FolderError for anything but a JSON object before the last whole row, and when the file cannot be read.
+    """
+    return (row for row, _ in _rows_and_ends(path))
+
+
+def _whole_end(path: Path) -> int:
+    return max((end for _, end in _rows_and_ends(path)), default=0) if path.exists() else 0
+
+
+def _rows_and_ends(path: Path) -> Iterator[tuple[Row, int]]:
+    position, torn = 0, 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                position += len(line)
+                row = _decode(line)
+                if row is None:
+                    torn = torn or number
+                elif torn:
+                    raise FolderError(f"{path.name}: line {torn} is no row of JSON", "delete that line; its image is drawn again")
+                else:
+                    yield row, position
+    except OSError as error:
+        raise FolderError(f"cannot read {path.name}: {error.strerror}") from error
+
+
+def _encode(row: Mapping[str, Any]) -> bytes:
+    # ASCII: a prompt with control or bidirectional characters cannot act on the terminal that shows the file.
+    return json.dumps(row, allow_nan=False, separators=(", ", ": ")).encode("ascii") + b"\n"
+
+
+def _decode(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None

@@ -1,0 +1,38 @@
+"""Stopping in good order: SIGINT and SIGTERM become an exception on the main thread."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+from sjdvp.errors import Interrupted
+
+
+class _Stop(KeyboardInterrupt):  # not an Exception: code that keeps one image's failure from the others must not catch it
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.signum = signum
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise Interrupted when SIGINT or SIGTERM comes during the block; a signal that was ignored stays ignored.
+
+    On another thread than the main one signals cannot be caught, and only a KeyboardInterrupt raised inside becomes Interrupted.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    caught = [s for s in (signal.SIGINT, signal.SIGTERM) if main and signal.getsignal(s) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, _stop) for signum in caught}
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise Interrupted(stop.signum if isinstance(stop, _Stop) else signal.SIGINT) from stop
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _stop(signum: int, frame: FrameType | None) -> NoReturn:
+    raise _Stop(signum)
