@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp.runs.folder import expected_images, require_run
-from sjdvp.runs.journal import Entry, ImageKey, read_log
+from sjdvp.runs.journal import Entry, read_log
 from sjdvp.runs.layout import IMAGES, image_file
 
 

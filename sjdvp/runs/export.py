@@ -1,14 +1,28 @@
 """Finished pictures in the folder shape that an evaluator wants: hard links, never a wrong pairing of prompt and picture."""
 
+import errno
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LAYOUTS = ("geneval", "t2i-compbench", "dpg", "hpsv2", "flat", "imagefolder")
+from sjdvp.errors import ConfigError, FolderError
+from sjdvp.runs import evaluators
+from sjdvp.runs.check import picture_problem
+from sjdvp.runs.evaluators import Grid, LeftOut, Link, Shown, Table, grid_png
+from sjdvp.runs.folder import expected_images, require_run
+from sjdvp.runs.journal import Entry, read_log
+from sjdvp.runs.layout import IMAGES
+from sjdvp.runs.storage import refusals, write_atomic
+
+LAYOUTS = tuple(evaluators.LAYOUTS)
+
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK}  # another disk, or one without hard links: copy
 
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was exported: pictures written, and pictures left out with the reason."""
+    """What was exported: pictures placed, and a line for each that was left out."""
 
     written: int
     left_out: tuple[str, ...]
@@ -20,4 +34,70 @@ def export_folder(out: Path, target: Path, layout: str) -> ExportReport:
     Files that are there already with the same bytes are kept. Raises FolderError when `out` is no run folder or `target` holds
     something else under a name that is needed, StorageError when the disk refuses.
     """
-    raise NotImplementedError
+    if layout not in evaluators.LAYOUTS:
+        raise ConfigError(f"unknown layout {layout!r}", f"known layouts: {', '.join(LAYOUTS)}")
+    if target.resolve().is_relative_to((out / IMAGES).resolve()):
+        raise FolderError(f"{target} is where the run keeps its pictures", "export to another folder")
+    left_out: list[str] = []
+    items = list(evaluators.LAYOUTS[layout](list(_shown(out, left_out))))
+    pictures = [item for item in items if isinstance(item, Link | Grid)]
+    for picture in pictures:
+        _place(target / picture.name, picture)
+    for table in (item for item in items if isinstance(item, Table)):
+        _write(target / table.name, table.data)
+    left_out += [item.reason for item in items if isinstance(item, LeftOut)]
+    return ExportReport(len(pictures), tuple(left_out))
+
+
+def _shown(out: Path, left_out: list[str]) -> Iterator[Shown]:
+    info = require_run(out)
+    entries = read_log(out)
+    owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
+    samples = max(wanted.images_per_prompt for wanted in info.wanted)
+    for index, group in itertools.groupby(expected_images(out, info), key=lambda pair: pair[0].index):
+        prompt = None
+        pictures: list[Path | None] = [None] * samples
+        for prompt, (_, sample) in group:
+            entry = entries.get((index, sample))
+            problem = _problem(out, entry, owners)
+            if problem:
+                left_out.append(f"row {index}, sample {sample}: {problem}")
+            else:
+                assert entry is not None and entry.file is not None
+                pictures[sample] = out / entry.file
+        assert prompt is not None
+        yield Shown(prompt, tuple(pictures))
+
+
+def _problem(out: Path, entry: Entry | None, owners: dict[str | None, Entry]) -> str:
+    if entry is None:
+        return "not drawn yet"
+    return picture_problem(out, entry, owners) if entry.ok else "failed"
+
+
+def _place(path: Path, item: Link | Grid) -> None:
+    if isinstance(item, Link) and not path.exists():
+        _link(path, item.picture)
+        return
+    data = item.picture.read_bytes() if isinstance(item, Link) else grid_png(item.pictures)
+    if not path.exists():
+        _write(path, data)
+    elif path.read_bytes() != data:
+        raise FolderError(f"{path} exists and is another picture", "export to an empty folder")
+
+
+def _link(path: Path, picture: Path) -> None:
+    with refusals(path.name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.hardlink_to(picture)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            write_atomic(path, picture.read_bytes())
+
+
+def _write(path: Path, data: bytes) -> None:
+    with refusals(path.name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, data)

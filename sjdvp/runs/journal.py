@@ -1,6 +1,7 @@
 """The log: one row an image, append only, a file a shard. What is done is told by rows and files together, never by a count."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ from typing import Any
 from sjdvp.errors import FolderError
 from sjdvp.runs.jsonl import Row, read_rows
 from sjdvp.runs.layout import IMAGES, log_paths
+from sjdvp.text import printable
+
+_PICTURE = re.compile(rf"{IMAGES}/[0-9_]+\.png")
 
 ImageKey = tuple[int, int]  # (prompt row, sample)
 
@@ -41,6 +45,10 @@ class Entry:
             )
         except KeyError as error:
             raise FolderError(f"{where}: a row has no key {error}: not a log of sjdvp") from error
+
+    def __post_init__(self) -> None:
+        if self.file is not None and not _PICTURE.fullmatch(self.file):
+            raise FolderError(f"a log row names {printable(self.file)!r}, which is no picture of this folder")
 
 
 def read_log(root: Path) -> dict[ImageKey, Entry]:
