@@ -1,0 +1,44 @@
+"""What to run on: the device, the dtype, the number of threads and of rows."""
+
+import torch
+
+from sjdvp.config import RunConfig
+from sjdvp.errors import DeviceError
+from sjdvp.interfaces import Backbone
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_CPU_ROWS = 4  # beyond this a CPU is busy with arithmetic, and more rows bring no more images
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of that name; auto is the first GPU, or the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"--device {name!r} is no device", "try cpu, cuda or cuda:1") from error
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        seen = f"this process sees {torch.cuda.device_count()} GPUs"
+        raise DeviceError(f"--device {name}: {seen}", "see `sjdvp doctor`, or use --device cpu")
+    return device
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of that name; auto is bfloat16 on GPUs that have it, float32 elsewhere."""
+    if name != "auto":
+        return _DTYPES[name]
+    return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+
+
+def pick_batch_size(config: RunConfig, backbone: Backbone) -> int:
+    """Return how many images to decode at a time."""
+    if config.run.batch_size != "auto":
+        return config.run.batch_size
+    return _CPU_ROWS
+
+
+def use_few_threads(backbone: Backbone) -> None:
+    """Use one thread for small models on a CPU: the threads of a small product wait for each other longer than they work."""
+    if backbone.device.type == "cpu":
+        torch.set_num_threads(1)

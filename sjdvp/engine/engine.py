@@ -1,0 +1,159 @@
+"""The engine: jobs in, pictures out. All rows take one decoding step at a time; the host reads one small tensor a step."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sjdvp import rng
+from sjdvp.backbones import open_backbone
+from sjdvp.config import RunConfig
+from sjdvp.decode.build import make_decoder
+from sjdvp.decode.step import admit, decode_step, window_input
+from sjdvp.decode.window import Layout, State
+from sjdvp.engine.devices import pick_batch_size, pick_device, pick_dtype, use_few_threads
+from sjdvp.engine.forward import Forward
+from sjdvp.engine.metrics import Seat, decoding_stats, peak_memory, synchronize, token_digest
+from sjdvp.engine.scheduler import Rows, arrivals
+from sjdvp.errors import ImageError
+from sjdvp.interfaces import Backbone
+from sjdvp.jobs import Job, JobSource, Picture
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A row that is done, as read by the host: what it decoded, or why it failed."""
+
+    seat: Seat
+    codes_N: Tensor
+    stats: dict[str, Any]
+    error: ImageError | None
+
+
+class Engine:
+    """Draws images with one backbone and one decoder on one device, `n_rows` at a time. Implements `sjdvp.jobs.Painter`."""
+
+    def __init__(self, backbone: Backbone, config: RunConfig, n_rows: int) -> None:
+        self.backbone, self.config, self.n_rows = backbone, config, n_rows
+        grid = backbone.grid
+        layout = Layout(grid.forced_S().to(backbone.device), grid.stride, backbone.n_codes)
+        self.decoder = make_decoder(config.decoder, config.sampling, layout)
+        self.forward = Forward(backbone, n_rows, self.decoder.window, config.sampling.cfg_scale)
+        law_dtype = torch.promote_types(backbone.dtype, torch.float32)
+        self._state = self.decoder.idle_state(n_rows, law_dtype, backbone.device)
+        self._rows: Rows[Seat] = Rows(n_rows)
+        self._warm = False
+
+    def paint(self, source: JobSource) -> Iterator[Picture]:
+        """See `sjdvp.jobs.Painter`. Pixels are decoded on a thread of their own while the next codes are decoded."""
+        with ThreadPoolExecutor(1, thread_name_prefix="pixels") as pool:
+            drying: deque[Future[Picture]] = deque()
+            while True:
+                while drying and drying[0].done():
+                    yield drying.popleft().result()
+                idle = not self._rows.busy()
+                for row, job in arrivals(source, self._rows.free(), wait=idle and not drying):
+                    refused = self._seat(row, job)
+                    if refused is not None:
+                        drying.append(pool.submit(self._finish, refused))
+                if self._rows.busy():
+                    drying.extend(pool.submit(self._finish, ended) for ended in self._step())
+                elif drying:
+                    yield drying.popleft().result()
+                elif idle:
+                    return
+
+    @torch.inference_mode()
+    def _seat(self, row: int, job: Job) -> _Ended | None:
+        """Start a job in a row; return its failure if it cannot start."""
+        seat = Seat(job, warmup=not self._warm)
+        prompt = self.backbone.prompt(job.prompt)
+        seat.prompt_tokens, seat.truncated = prompt.n_tokens, prompt.truncated
+        if prompt.truncated and self.config.run.on_long_prompt == "error":
+            error = ImageError(
+                f"the prompt is longer than the {self.backbone.max_prompt} tokens that {self.backbone.name} reads",
+                "shorten it, or run with --on-long-prompt truncate",
+            )
+            return self._ended(seat, None, error)
+        logits_1V = self.forward.prefill(row, prompt)
+        admit(self.decoder, self._state, [row], logits_1V, rng.keys([job.seed], self.backbone.device))
+        synchronize(self.backbone.device)
+        seat.prefilled = perf_counter()
+        self._rows.sit(row, seat)
+        return None
+
+    @torch.inference_mode()
+    def _step(self) -> list[_Ended]:
+        """Take one step with all rows; return those that have ended."""
+        self._state = self.step(self._state)
+        self._warm = True
+        n_B, bad_B = torch.stack([self._state.n_B, self._state.bad_B.long()]).tolist()
+        ended = []
+        for row, seat in self._rows.busy():
+            if bad_B[row] or n_B[row] == self.decoder.layout.length:
+                error = ImageError("the model gave logits that are not finite", "try --dtype fp32") if bad_B[row] else None
+                seat.decoded = perf_counter()
+                ended.append(self._ended(seat, row, error))
+                self._state.n_B[row] = self.decoder.layout.length
+                self._rows.leave(row)
+        return ended
+
+    def step(self, state: State) -> State:
+        """Forward and decoding step: tensors in, tensors of the same shapes out."""
+        return decode_step(self.decoder, state, self.forward(*window_input(state, self.decoder.window)))
+
+    def _ended(self, seat: Seat, row: int | None, error: ImageError | None) -> _Ended:
+        length, window = self.decoder.layout.length, self.decoder.window
+        if row is None:
+            codes_N = torch.zeros(0, dtype=torch.int64)
+            nfe, tally, commits = 0, [0.0] * self._state.tally_BT.shape[1], [0] * (window + 1)
+        else:
+            codes_N = self.backbone.grid.image_codes(self._state.codes_BS[row, :length])
+            nfe, tally = int(self._state.step_B[row]), self._state.tally_BT[row].tolist()
+            commits = self._state.commits_BN[row].tolist()
+        stats = decoding_stats(length, nfe, tally, commits, predicts=self.decoder.prior.n_candidates > 0)
+        return _Ended(seat, codes_N, stats, error)
+
+    def _finish(self, ended: _Ended) -> Picture:
+        """Turn codes into pixels and complete the figures; runs beside the decoding of other images."""
+        seat, started = ended.seat, perf_counter()
+        pixels_HW3 = None if ended.error else self.backbone.pixels(ended.codes_N).cpu().numpy()
+        done = perf_counter()
+        stats = {
+            **ended.stats,
+            "token_sha256": None if ended.error else token_digest(ended.codes_N.tolist()),
+            "prompt_tokens": seat.prompt_tokens,
+            "truncated": seat.truncated,
+            "latency_s": done - seat.started,
+            "prefill_s": max(seat.prefilled - seat.started, 0.0),
+            "decode_s": max(seat.decoded - seat.prefilled, 0.0),
+            "pixels_s": done - started,
+            "batch_size": self.n_rows,
+            "warmup": seat.warmup,
+            "dtype": str(self.backbone.dtype).removeprefix("torch."),
+            "device": self.backbone.device.type,
+            "gpu": torch.cuda.get_device_name(self.backbone.device) if self.backbone.device.type == "cuda" else None,
+            "peak_mem_bytes": peak_memory(self.backbone.device),
+            "model": self.backbone.name,
+            "revision": self.backbone.revision,
+        }
+        return Picture(seat.job, pixels_HW3, stats, _described(ended.error))
+
+
+def _described(error: ImageError | None) -> dict[str, str] | None:
+    return None if error is None else {"type": type(error).__name__, "message": str(error), "hint": error.hint}
+
+
+@contextmanager
+def open_engine(config: RunConfig) -> Iterator[Engine]:
+    """Load the backbone that a configuration names and put an engine around it, for as long as the context lasts."""
+    device = pick_device(config.run.device)
+    backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device))
+    use_few_threads(backbone)
+    yield Engine(backbone, config, pick_batch_size(config, backbone))

@@ -1,0 +1,78 @@
+"""One forward of the backbone over the windows of all rows, guidance included. Above this line nobody sees two branches."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sjdvp.interfaces import Backbone, Prompt, PromptRow
+from sjdvp.sampling import merge_guidance
+
+# Matrix products of 4 rows and more give each row the same bits whatever the number of rows (measured: MKL, float32); with fewer
+# rows other kernels run. So a narrow window is padded, and a picture does not depend on the batch size.
+_MIN_PRODUCT_ROWS = 4
+
+
+class Forward:
+    """The trunk with its cache: B rows, or 2B with guidance (conditional rows first), each with a prompt length of its own.
+
+    A row's slots hold its prompt at 0..P-1 and the code of image position i at P + i.
+    """
+
+    def __init__(self, backbone: Backbone, n_rows: int, window: int, cfg_scale: float) -> None:
+        self.backbone, self.cfg_scale = backbone, cfg_scale
+        self.n_rows, self.window = n_rows, window
+        self.n_branches = 1 if cfg_scale == 1 else 2
+        n_trunk = n_rows * self.n_branches
+        self._width = max(window, -(-_MIN_PRODUCT_ROWS // n_trunk))
+        n_slots = backbone.max_prompt + backbone.grid.length + self._width
+        self._cache = backbone.new_cache(n_trunk, n_slots)
+        self._start_R = torch.zeros(n_trunk, dtype=torch.int64, device=backbone.device)
+        self._visible_RC = torch.ones(n_trunk, n_slots, dtype=torch.bool, device=backbone.device)
+        self._slot_C = torch.arange(n_slots, device=backbone.device)
+
+    def prefill(self, row: int, prompt: Prompt) -> Tensor:
+        """Fill the row's cache with the prompt; return the guided logits of image position 0 [1, V]."""
+        branches = (prompt.cond, prompt.uncond)[: self.n_branches]
+        rows = [row + branch * self.n_rows for branch in range(self.n_branches)]
+        lengths = [len(branch.visible_P) for branch in branches]
+        n_prompt = max(lengths)
+        x_RPD = torch.stack([pad(branch.embeds_PD, (0, 0, 0, n_prompt - len(branch.embeds_PD))) for branch in branches])
+        visible_RP = torch.stack([_padded(branch, n_prompt) for branch in branches])
+        slots_RP = torch.arange(n_prompt, device=x_RPD.device).expand(len(branches), -1)
+        cache = self.backbone.new_cache(len(branches), n_prompt)
+        h_RPD = self.backbone.hidden(x_RPD, slots_RP, _mask(slots_RP, slots_RP[0], visible_RP), cache)
+        self._cache.copy_rows(rows, cache)
+        self._start_R[rows] = torch.tensor(lengths, device=x_RPD.device)
+        self._visible_RC[rows] = True
+        self._visible_RC[rows, :n_prompt] = visible_RP
+        last_RD = torch.stack([h_RPD[branch, length - 1] for branch, length in enumerate(lengths)])
+        return self._guided(self.backbone.logits(last_RD))
+
+    def __call__(self, codes_BW: Tensor, pos_BW: Tensor) -> Tensor:
+        """Feed codes at image positions; return the guided logits of the positions that follow [B, W, V]."""
+        extra = self._width - self.window
+        if extra:
+            codes_BW = pad(codes_BW, (0, extra))
+            pos_BW = torch.cat([pos_BW, pos_BW[:, -1:] + 1 + self._slot_C[:extra]], 1)
+        x_BWD = self.backbone.embed(codes_BW, pos_BW)
+        slots_RW = pos_BW.repeat(self.n_branches, 1) + self._start_R[:, None]
+        mask_R1WC = _mask(slots_RW, self._slot_C, self._visible_RC)
+        h_RWD = self.backbone.hidden(x_BWD.repeat(self.n_branches, 1, 1), slots_RW, mask_R1WC, self._cache)
+        return self._guided(self.backbone.logits(h_RWD))[:, : self.window]
+
+    def _guided(self, logits_R: Tensor) -> Tensor:
+        if self.n_branches == 1:
+            return logits_R
+        cond, uncond = logits_R.to(torch.promote_types(logits_R.dtype, torch.float32)).chunk(2)
+        return merge_guidance(cond, uncond, self.cfg_scale)
+
+
+def _padded(branch: PromptRow, n_prompt: int) -> Tensor:
+    """Return the visibility of a branch padded on the right; pads lie after every query that is read, so they need no hiding."""
+    return pad(branch.visible_P, (0, n_prompt - len(branch.visible_P)), value=True)
+
+
+def _mask(slots_RW: Tensor, slot_C: Tensor, visible_RC: Tensor) -> Tensor:
+    """Return which slots each token attends to [R, 1, W, C]: visible ones up to its own, and always itself."""
+    own_RW1 = slots_RW[..., None]
+    return (((slot_C <= own_RW1) & visible_RC[:, None]) | (slot_C == own_RW1))[:, None]
