@@ -26,7 +26,7 @@ def explain(error: typer.TyperException) -> tuple[str, str]:
         return f"there is no {option}", ADVICE[option]
     near = getattr(error, "possibilities", None)
     if near:
-        return _plain(error.message), f"did you mean {' or '.join(near)}?"
+        return _plain(error.message), f"did you mean {' or '.join(sorted(near))}?"
     context = getattr(error, "ctx", None)
     return _plain(error.format_message()), f"`{context.command_path if context else 'sjdvp'} --help` lists what there is"
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import typer
@@ -33,7 +33,7 @@ class Tally:
     nfe: float = 0.0
     drafted: int = 0
     accepted: int = 0
-    started: float = field(default_factory=time.monotonic)
+    started: float = 0.0
     summary: Mapping[str, Any] | None = None
 
     def hear(self, event: Event) -> None:
@@ -50,9 +50,9 @@ class Tally:
             self.failed += 1
             return
         self.ok += 1
-        self.nfe += row.get("nfe") or 0
-        self.drafted += row.get("drafted") or 0
-        self.accepted += row.get("accepted") or 0
+        self.nfe += row["nfe"] or 0
+        self.drafted += row["drafted"] or 0
+        self.accepted += row["accepted"] or 0
 
     @property
     def seen(self) -> int:
@@ -86,6 +86,9 @@ class View(Protocol):
     def say(self, line: str) -> None:
         """Print a line for people."""
 
+    def begin(self, tally: Tally) -> None:
+        """Take note of the state at the start."""
+
     def update(self, tally: Tally) -> None:
         """Show the state after an image."""
 
@@ -95,20 +98,23 @@ class Plain:
     """Lines, at most one every `PLAIN_SECONDS` unless `PLAIN_SHARE` of the images have come since."""
 
     progress: bool = True
-    last_time: float = field(default_factory=time.monotonic)
+    last_time: float = 0.0
     last_seen: int = 0
 
     def say(self, line: str) -> None:
         """Print a line."""
         typer.echo(line, err=True)
 
+    def begin(self, tally: Tally) -> None:
+        """Count time and images from here."""
+        self.last_time, self.last_seen = time.monotonic(), tally.seen
+
     def update(self, tally: Tally) -> None:
         """Print the state when enough time or images have passed."""
-        now = time.monotonic()
         enough = tally.total is not None and tally.seen - self.last_seen >= max(1, PLAIN_SHARE * tally.total)
-        if self.progress and (enough or now - self.last_time >= PLAIN_SECONDS):
+        if self.progress and (enough or time.monotonic() - self.last_time >= PLAIN_SECONDS):
             self.say(f"sjdvp: {tally.seen}/{tally.total or '?'}, {tally.figures()}")
-            self.last_time, self.last_seen = now, tally.seen
+            self.begin(tally)
 
 
 @dataclass(slots=True)
@@ -121,10 +127,13 @@ class Bar:
         """Print a line above the bar."""
         self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    def begin(self, tally: Tally) -> None:
+        """Draw the bar."""
+        self.progress.add_task("", total=tally.total, completed=tally.seen, figures="loading the model")
+
     def update(self, tally: Tally) -> None:
         """Move the bar."""
-        task = self.progress.task_ids[0] if self.progress.task_ids else self.progress.add_task("", total=None)
-        self.progress.update(task, total=tally.total, completed=tally.seen, figures=tally.figures())
+        self.progress.update(self.progress.task_ids[0], completed=tally.seen, figures=tally.figures())
 
 
 @contextmanager
@@ -140,7 +149,7 @@ def _show(event: Event, tally: Tally, view: View, *, quiet: bool, verbose: bool)
     if isinstance(event, RunStarted):
         if not quiet:
             view.say(_opening(event))
-        view.update(tally)
+        view.begin(tally)
     elif isinstance(event, Note):
         if event.level != "info" or not quiet:
             view.say(f"sjdvp: {'' if event.level == 'info' else event.level + ': '}{event.message}")
@@ -169,7 +178,6 @@ def _view(mode: Mode, quiet: bool) -> Iterator[View]:
 
     columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"))
     with Progress(*columns, console=Console(stderr=True), expand=True) as progress:
-        progress.add_task("", total=None, figures="loading")
         yield Bar(progress)
 
 
@@ -183,7 +191,7 @@ def _opening(event: RunStarted) -> str:
 def _image_line(row: Mapping[str, Any]) -> str:
     prompt = printable(str(row["prompt"]))
     if row["status"] == "ok":
-        return f"sjdvp: {row['file']}  {row['nfe']} forwards, {row['latency_s']:.2f} s  {prompt}"
+        return f"sjdvp: {row['file']}  {row['nfe'] or 0} forwards, {row['latency_s'] or 0:.2f} s  {prompt}"
     error = row["error"] or {}
     hint = f" ({error['hint']})" if error.get("hint") else ""
     return f"sjdvp: failed: image {row['index']}, {prompt}: {error.get('type')}: {error.get('message')}{hint}"

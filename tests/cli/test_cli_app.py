@@ -1,0 +1,131 @@
+"""Help, mistakes, pipes: what every command shares."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sjdvp import __version__
+from sjdvp_cli.app import COMMANDS
+
+GOLDEN = Path(__file__).parent / "golden"
+HEAVY = {"torch", "transformers", "numpy", "PIL", "scipy"}
+
+
+def process(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "sjdvp_cli", *arguments], capture_output=True, text=True, check=False, **options)
+
+
+@pytest.mark.parametrize("name", ["sjdvp", *COMMANDS])
+def test_help_is_as_reviewed(sjdvp, name):
+    """Renew with: COLUMNS=100 sjdvp NAME --help > tests/cli/golden/NAME.txt ."""
+    result = sjdvp(*[] if name == "sjdvp" else [name], "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_no_golden_outlives_its_command():
+    assert {file.stem for file in GOLDEN.iterdir()} == {"sjdvp", *COMMANDS}
+
+
+def test_version(sjdvp):
+    assert sjdvp("--version").out == f"sjdvp {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["generate", "--promts", "x"], "no such option: --promts", "--prompt or --prompts?"),
+        (["generate", "--prom", "x"], "no such option: --prom", "did you mean"),  # no abbreviations
+        (["generate", "--steps", "50"], "there is no --steps", "no denoising steps"),
+        (["generate", "--negative_prompt", "x"], "there is no --negative-prompt", "--cfg-scale"),
+        (["generate", "--lora", "x"], "there is no --lora", "merge it into the weights"),
+        (["generate", "--prompts", "x"], "missing option '--out' / '-o'", "sjdvp generate --help"),
+        (["generate", "-o", "x"], "prompts come from either --prompts or --prompt", "--prompts prompts.txt"),
+        (["generate", "-o", "x", "--prompts", "x", "--prompt", "x"], "prompts come from either", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--size", "3y"], "--size must be N or WxH", "--size 512"),
+        (["generate", "-o", "x", "--prompt", "x", "--gpus", "2"], "--gpus 2: one command uses one GPU", "--shard"),
+        (["generate", "-o", "x", "--prompt", "x", "--decoder", "sdj"], "unknown decoder 'sdj'", "did you mean 'sjd'?"),
+        (["generate", "-o", "x", "--prompt", "x", "--window", "many"], "decoder.window must be a whole number", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--set", "window=3"], "unknown key window", "did you mean decoder.window?"),
+        (["generate", "-o", "x", "--prompt", "x", "--set", "window"], "--set must be KEY=VALUE", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--cfg", "3", "--set", "sampling.cfg_scale=4"], "given twice", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--shard", "2/2"], "shard 2/2 does not exist", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--progress", "fancy"], "'fancy' is not one of 'auto', 'bar'", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--log", "-", "-0"], "both want stdout", ""),
+        (["profiles", "show", "emojy"], "unknown profile 'emojy'", "did you mean emoji?"),
+        (["prompts", "--formt", "txt", "x"], "no such option: --formt", "--format"),
+        (["genrate"], "no such command 'genrate'. Did you mean 'generate'?", "sjdvp --help"),
+        ([], "missing command", "sjdvp --help"),
+    ],
+)
+def test_mistakes_are_one_line_and_advice(sjdvp, arguments, message, hint):
+    result = sjdvp(*arguments)
+    assert (result.code, result.out) == (2, "")
+    first, *advice = result.err.rstrip("\n").split("\n")
+    assert first.startswith("sjdvp: error: ")
+    assert message in first
+    assert hint in "".join(advice)
+    assert len(advice) <= 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "--version",
+        "generate --help",
+        "generate --stesp 3",
+        "generate --prompt x",
+        "doctor --help",
+        "profiles",
+        "profiles show --decoder sjdvp",
+        "profiles check",
+        "slrum",
+    ],
+)
+def test_light_commands_import_nothing_heavy(arguments):
+    code = f"import sys; from sjdvp_cli.app import run; run({arguments.split()!r}); print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split("\n"))
+    assert "sjdvp_cli.app" in loaded
+    assert not loaded & HEAVY
+
+
+def test_help_answers_at_once():
+    def seconds() -> float:
+        begun = time.perf_counter()
+        assert process("--help").returncode == 0
+        return time.perf_counter() - begun
+
+    assert min(seconds() for _ in range(5)) < 0.5
+
+
+def test_a_closed_pipe_is_no_traceback():
+    command = [sys.executable, "-m", "sjdvp_cli", "profiles", "show"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 141
+
+
+def test_streams_are_utf_8_in_any_locale(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text("description: 日本\n", encoding="utf-8")
+    done = process(
+        "profiles",
+        "show",
+        str(file),
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        encoding="utf-8",
+    )
+    assert "description\t日本\tprofile p" in done.stdout
+
+
+def test_names_with_underscores_and_aliases_are_the_same_flags(sjdvp):
+    lines = {sjdvp("profiles", "show", flag, "3").out for flag in ("--cfg-scale", "--cfg_scale", "--guidance_scale", "--cfg")}
+    assert len(lines) == 1
+    assert "sampling.cfg_scale\t3.0\tflag\n" in lines.pop()

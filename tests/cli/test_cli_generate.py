@@ -1,0 +1,185 @@
+"""`sjdvp generate` and the commands that look at its folder, with a stand-in for the engine and everything else real."""
+
+import io
+import json
+import sys
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from sjdvp.errors import StorageError, WeightsError
+from sjdvp.jobs import Picture
+
+STATS = {"nfe": 10, "image_tokens": 256, "drafted": 100, "accepted": 60, "latency_s": 0.1}
+
+
+class StandIn:
+    """Paints the seed's colour; a prompt that says `fail` fails, one that says `full` finds the disk full."""
+
+    def paint(self, source):
+        while (job := source.take(wait=True)) is not None:
+            if "full" in job.prompt:
+                raise StorageError("no space left on the disk", "make room")
+            if "fail" in job.prompt:
+                yield Picture(job, None, dict.fromkeys(STATS), {"type": "ImageError", "message": "not finite", "hint": ""})
+            else:
+                yield Picture(job, np.full((8, 8, 3), job.seed % 256, np.uint8), dict(STATS))
+
+
+@pytest.fixture(autouse=True)
+def painter(monkeypatch):
+    opened = []
+
+    def open_painter(config):
+        opened.append(config)
+        return nullcontext(StandIn())
+
+    monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+    return opened
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("a cat\na dog\n\na cat\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "imgs"
+
+
+def last(text):
+    return text.rstrip("\n").rsplit("\n", 1)[-1]
+
+
+def test_a_run_and_its_second_run(sjdvp, prompts, out, painter):
+    result = sjdvp("generate", "--prompts", prompts, "-o", out)
+    assert (result.code, result.out) == (0, "")
+    assert last(result.err) == "sjdvp: 3/3 ok"
+    assert sorted(file.name for file in (out / "images").iterdir()) == ["000000.png", "000001.png", "000002.png"]
+    result = sjdvp("generate", "--prompts", prompts, "-o", out)
+    assert (result.code, last(result.err), len(painter)) == (0, "sjdvp: 3/3 ok", 1)
+
+
+def test_json_is_the_last_line_of_stdout(sjdvp, out):
+    result = sjdvp("generate", "--prompt", "a cat", "--prompt", "fail", "-n", "2", "-o", out, "--json", "--log", "-", "-q")
+    *rows, summary = map(json.loads, result.out.splitlines())
+    assert result.code == 1
+    assert [row["status"] for row in rows] == ["ok", "ok", "failed", "failed"]
+    keys = ["requested", "ok", "failed", "skipped", "wall_s", "images_per_s", "nfe_mean", "accept_rate"]
+    assert list(summary) == keys
+    assert (summary["requested"], summary["ok"], summary["failed"], summary["accept_rate"]) == (4, 2, 2, 0.6)
+    assert last(result.err) == "sjdvp: 2/4 ok, 2 failed; run the same command to resume"
+
+
+def test_paths(sjdvp, prompts, out):
+    paths = [str(out / "images" / f"00000{i}.png") for i in range(3)]
+    assert sjdvp("generate", "--prompts", prompts, "-o", out, "--print", "paths").out.splitlines() == paths
+    assert sjdvp("generate", "--prompts", prompts, "-o", out, "-0", "--overwrite").out.split("\0") == [*paths, ""]
+
+
+def test_log_file_is_appended_to(sjdvp, prompts, out, tmp_path):
+    log = tmp_path / "rows.jsonl"
+    for seed in (1, 2):
+        sjdvp("generate", "--prompts", prompts, "-o", out / str(seed), "--log", log, "--seed", seed)
+    assert [json.loads(line)["index"] for line in log.read_text().splitlines()] == [0, 1, 2, 0, 1, 2]
+    result = sjdvp("generate", "--prompts", prompts, "-o", out, "--log", tmp_path / "no" / "folder")
+    assert (result.code, "No such file" in result.err) == (2, True)
+
+
+def test_prompts_from_stdin(sjdvp, out, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cat\na dog\n")))
+    result = sjdvp("generate", "--prompts", "-", "-o", out)
+    assert (result.code, last(result.err)) == (0, "sjdvp: 2/2 ok")
+
+
+def test_settings_reach_the_engine(sjdvp, out, painter):
+    sjdvp("generate", "--prompt", "x", "-o", out, "--decoder", "sjdvp", "--window", "8", "--cfg_scale", "2", "--no-metadata")
+    config = painter[0]
+    assert (config.decoder.preset, config.decoder.window, config.sampling.cfg_scale) == ("sjdvp", 8, 2.0)
+    assert config.run.metadata is False
+
+
+def test_dry_run_shows_the_plan_and_writes_nothing(sjdvp, prompts, out, painter):
+    arguments = ("generate", "--prompts", prompts, "-o", out, "--dry-run", "--shard", "1/2", "-n", "2")
+    plan = dict(line.split("\t") for line in sjdvp(*arguments).out.splitlines())
+    assert plan["images"] == "2, 0 of them done"
+    assert plan["files"].startswith(f"{out / 'images' / '000001_00.png'}, {out / 'images' / '000001_01.png'}")
+    assert plan["decoder"] == "best, window 32, lossless"
+    plan = json.loads(sjdvp(*arguments, "--json").out)
+    assert (plan["requested"], plan["files"]) == (2, ["images/000001_00.png", "images/000001_01.png"])
+    assert not out.exists()
+    assert painter == []
+
+
+def test_weights_that_are_missing_end_with_2(sjdvp, prompts, out, monkeypatch):
+    def open_painter(config):
+        raise WeightsError("no weights here", "fetch them")
+
+    monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+    result = sjdvp("generate", "--prompts", prompts, "-o", out)
+    assert result.code == 2
+    assert "sjdvp: error: no weights here\n  fetch them\n" in result.err
+    assert last(result.err) == "sjdvp: 0/3 ok; run the same command to resume"
+
+
+def test_a_full_disk_ends_with_1(sjdvp, out):
+    result = sjdvp("generate", "--prompt", "a cat", "--prompt", "full", "-o", out)
+    assert result.code == 1
+    assert result.err.endswith(
+        "sjdvp: error: no space left on the disk\n  make room\nsjdvp: 1/2 ok; run the same command to resume\n"
+    )
+
+
+def test_other_settings_in_the_same_folder_are_refused(sjdvp, prompts, out):
+    sjdvp("generate", "--prompts", prompts, "-o", out)
+    result = sjdvp("generate", "--prompts", prompts, "-o", out, "--window", "4")
+    assert result.code == 2
+    assert "decoder.window" in result.err
+
+
+def test_prompt_file_with_problems_ends_with_2(sjdvp, tmp_path, out):
+    file = tmp_path / "p.csv"
+    file.write_text('prompt\n"open\n')
+    result = sjdvp("generate", "--prompts", file, "-o", out)
+    assert (result.code, out.exists()) == (2, False)
+
+
+def test_check_show_and_export(sjdvp, prompts, out, tmp_path):
+    sjdvp("generate", "--prompts", prompts, "-o", out)
+    picture = out / "images" / "000001.png"
+    assert (sjdvp("check", out).code, sjdvp("check", out).err) == (0, "sjdvp: 3/3 ok\n")
+    assert "prompt\ta dog\n" in sjdvp("show", picture).out
+    assert json.loads(sjdvp("show", picture, "--json").out)["prompt"] == "a dog"
+    result = sjdvp("export", out, "--layout", "flat", "--to", tmp_path / "flat")
+    assert (result.code, result.err) == (0, f"sjdvp: 3 pictures in {tmp_path / 'flat'}\n")
+    picture.unlink()
+    result = sjdvp("check", out)
+    assert (result.code, result.err) == (1, "sjdvp: 2/3 ok, 1 missing\n")
+    assert result.out.startswith("missing\timages/000001.png\t")
+    assert json.loads(sjdvp("check", out, "--json").out)["expected"] == 3
+
+
+def test_show_of_a_picture_without_settings(sjdvp, prompts, out):
+    sjdvp("generate", "--prompts", prompts, "-o", out, "--no-metadata")
+    result = sjdvp("show", out / "images" / "000000.png")
+    assert (result.code, "holds no settings" in result.err) == (2, True)
+
+
+def test_prompts(sjdvp, prompts):
+    result = sjdvp("prompts", prompts)
+    assert result.out == "0\ta cat\n1\ta dog\n2\ta cat\n"
+    assert result.err == "sjdvp: 3 prompts (txt), 1 blank lines skipped, 1 duplicates\n"
+    expected = {"count": 3, "skipped": 1, "duplicates": 1, "format": "txt", "truncated_at": None}
+    assert json.loads(sjdvp("prompts", prompts, "--json").out) == expected
+
+
+def test_doctor_without_weights(sjdvp, tmp_path):
+    result = sjdvp("doctor", "--model", tmp_path, "--json")
+    facts = json.loads(result.out)
+    assert (result.code, facts["weights"]) == (2, f"not found at {tmp_path}")
+    (tmp_path / "a.safetensors").write_bytes(b"x")
+    assert sjdvp("doctor", "--model", tmp_path).code == 0

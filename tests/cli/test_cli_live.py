@@ -1,0 +1,111 @@
+"""Progress: plain lines, the bar, the last line."""
+
+import io
+import sys
+
+import pytest
+
+from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted
+from sjdvp_cli import live
+from sjdvp_cli.live import closing_line, watch
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def started(total, done=0):
+    return RunStarted(total, done, "imgs", "coupled", True, "cpu")
+
+
+def image(index, status="ok", **more):
+    error = None if status == "ok" else {"type": "ImageError", "message": "the logits are not finite", "hint": "use fp32"}
+    figures = {"nfe": 40, "drafted": 300, "accepted": 150, "latency_s": 0.5, "file": f"images/{index:06d}.png"}
+    return ImageFinished({"index": index, "status": status, "prompt": "a\x1b[31m cat", "error": error, **figures, **more})
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    return now
+
+
+def lines(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+def test_plain_speaks_every_five_percent(capsys, clock):
+    with watch("plain", quiet=False, verbose=False) as (_, hear):
+        hear(started(100, done=20))
+        for index in range(11):
+            clock[0] += 1
+            hear(image(index))
+    first, *rest = lines(capsys)
+    assert first == "sjdvp: 100 images, 20 done before; decoder coupled (lossless) on cpu, to imgs"
+    assert rest == [
+        "sjdvp: 25/100, 1.00 images/s, 1:15 left, NFE 40.0, accepted 50 %",
+        "sjdvp: 30/100, 1.00 images/s, 1:10 left, NFE 40.0, accepted 50 %",
+    ]
+
+
+def test_plain_speaks_every_thirty_seconds(capsys, clock):
+    with watch("plain", quiet=False, verbose=False) as (_, hear):
+        hear(started(10_000))
+        for index in range(7):
+            clock[0] += 10
+            hear(image(index))
+    assert [line.split(",")[0] for line in lines(capsys)[1:]] == ["sjdvp: 3/10000", "sjdvp: 6/10000"]
+
+
+def test_a_pipe_without_end_has_no_eta(capsys, clock):
+    with watch("plain", quiet=False, verbose=False) as (_, hear):
+        hear(started(None))
+        clock[0] += 40
+        hear(image(0))
+    assert lines(capsys)[1] == "sjdvp: 1/?, 1.50 images/min, NFE 40.0, accepted 50 %"
+
+
+def test_quiet_keeps_warnings_and_failures(capsys):
+    with watch("auto", quiet=True, verbose=False) as (_, hear):
+        for event in (started(2), Note("info", "hello"), Note("warning", "beware"), image(0), image(1, "failed")):
+            hear(event)
+    assert lines(capsys) == [
+        "sjdvp: warning: beware",
+        r"sjdvp: failed: image 1, a\x1b[31m cat: ImageError: the logits are not finite (use fp32)",
+    ]
+
+
+def test_verbose_has_a_line_for_each_image(capsys):
+    with watch("none", quiet=False, verbose=True) as (_, hear):
+        hear(image(3))
+    assert lines(capsys) == [r"sjdvp: images/000003.png  40 forwards, 0.50 s  a\x1b[31m cat"]
+
+
+def test_bar_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with watch("auto", quiet=False, verbose=False) as (tally, hear):
+        for event in (started(3), Note("info", "a note [red]above[/red]"), image(0), image(1, "failed"), RunFinished({"ok": 1})):
+            hear(event)
+    shown = terminal.getvalue()
+    assert "sjdvp: a note [red]above[/red]" in shown
+    assert "2/3" in shown
+    assert "NFE 40.0" in shown
+    assert "1 failed" in shown
+    assert tally.summary == {"ok": 1}
+
+
+@pytest.mark.parametrize(
+    ("ok", "skipped", "failed", "requested", "line"),
+    [
+        (1500, 97, 3, 1600, "sjdvp: 1597/1600 ok, 3 failed; run the same command to resume"),
+        (16, 0, 0, 16, "sjdvp: 16/16 ok"),
+        (5, 0, 0, 16, "sjdvp: 5/16 ok; run the same command to resume"),
+        (0, 0, 0, 0, "sjdvp: 0/0 ok"),
+    ],
+)
+def test_last_line(ok, skipped, failed, requested, line):
+    assert closing_line({"ok": ok, "skipped": skipped, "failed": failed, "requested": requested}) == line
