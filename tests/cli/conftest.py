@@ -1,11 +1,16 @@
 """The command line in this process: run a line, read its streams."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
 
+from sjdvp.errors import StorageError
+from sjdvp.jobs import Picture
 from sjdvp_cli.app import run
+
+STATS = {"nfe": 10, "image_tokens": 256, "drafted": 100, "accepted": 60, "latency_s": 0.1}
 
 
 @dataclass(frozen=True)
@@ -27,3 +32,31 @@ def sjdvp(capsys, monkeypatch, tmp_path) -> Callable[..., Result]:
         return Result(code, *capsys.readouterr())
 
     return call
+
+
+class StandIn:
+    """Paints the seed's colour; a prompt that says `fail` fails, one that says `full` finds the disk full."""
+
+    def paint(self, source):
+        import numpy as np
+
+        while (job := source.take(wait=True)) is not None:
+            if "full" in job.prompt:
+                raise StorageError("no space left on the disk", "make room")
+            if "fail" in job.prompt:
+                yield Picture(job, None, dict.fromkeys(STATS), {"type": "ImageError", "message": "not finite", "hint": ""})
+            else:
+                yield Picture(job, np.full((8, 8, 3), job.seed % 256, np.uint8), dict(STATS))
+
+
+@pytest.fixture
+def painter(monkeypatch):
+    """Put the stand-in where the engine would be; gives the configurations it was opened with."""
+    opened = []
+
+    def open_painter(config):
+        opened.append(config)
+        return nullcontext(StandIn())
+
+    monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+    return opened

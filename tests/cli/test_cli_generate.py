@@ -3,40 +3,12 @@
 import io
 import json
 import sys
-from contextlib import nullcontext
 
-import numpy as np
 import pytest
 
-from sjdvp.errors import StorageError, WeightsError
-from sjdvp.jobs import Picture
+from sjdvp.errors import WeightsError
 
-STATS = {"nfe": 10, "image_tokens": 256, "drafted": 100, "accepted": 60, "latency_s": 0.1}
-
-
-class StandIn:
-    """Paints the seed's colour; a prompt that says `fail` fails, one that says `full` finds the disk full."""
-
-    def paint(self, source):
-        while (job := source.take(wait=True)) is not None:
-            if "full" in job.prompt:
-                raise StorageError("no space left on the disk", "make room")
-            if "fail" in job.prompt:
-                yield Picture(job, None, dict.fromkeys(STATS), {"type": "ImageError", "message": "not finite", "hint": ""})
-            else:
-                yield Picture(job, np.full((8, 8, 3), job.seed % 256, np.uint8), dict(STATS))
-
-
-@pytest.fixture(autouse=True)
-def painter(monkeypatch):
-    opened = []
-
-    def open_painter(config):
-        opened.append(config)
-        return nullcontext(StandIn())
-
-    monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
-    return opened
+pytestmark = pytest.mark.usefixtures("painter")
 
 
 @pytest.fixture
