@@ -48,7 +48,7 @@ def check_folder(out: Path) -> CheckReport:
     """
     info = require_run(out)
     entries = read_log(out)
-    expected = [key for _, key in expected_images(out, info)]
+    expected = [(prompt.index, sample) for prompt, count in expected_images(out, info) for sample in range(count)]
     several = any(wanted.images_per_prompt > 1 for wanted in info.wanted)
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
     missing: list[Finding] = []

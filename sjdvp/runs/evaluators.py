@@ -140,7 +140,7 @@ LAYOUTS: dict[str, Layout] = {
 
 def safe_name(text: str) -> str:
     """Return `text` as one part of a path: no separators, control characters or leading dots, short enough, never empty."""
-    shown = printable(text).translate({ord(c): " " for c in "/\\"}).strip().lstrip(".").strip()
+    shown = printable(text).translate({ord(c): " " for c in "/\\"}).strip().lstrip(". ")
     return shown.encode()[:_NAME_BYTES].decode(errors="ignore").strip() or "prompt"
 
 

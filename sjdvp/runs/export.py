@@ -1,7 +1,6 @@
 """Finished pictures in the folder shape that an evaluator wants: hard links, never a wrong pairing of prompt and picture."""
 
 import errno
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,18 +53,15 @@ def _shown(out: Path, left_out: list[str]) -> Iterator[Shown]:
     entries = read_log(out)
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
     samples = max(wanted.images_per_prompt for wanted in info.wanted)
-    for index, group in itertools.groupby(expected_images(out, info), key=lambda pair: pair[0].index):
-        prompt = None
+    for prompt, count in expected_images(out, info):
         pictures: list[Path | None] = [None] * samples
-        for prompt, (_, sample) in group:
-            entry = entries.get((index, sample))
+        for sample in range(count):
+            entry = entries.get((prompt.index, sample))
             problem = _problem(out, entry, owners)
-            if problem:
-                left_out.append(f"row {index}, sample {sample}: {problem}")
+            if entry is None or entry.file is None or problem:
+                left_out.append(f"row {prompt.index}, sample {sample}: {problem}")
             else:
-                assert entry is not None and entry.file is not None
                 pictures[sample] = out / entry.file
-        assert prompt is not None
         yield Shown(prompt, tuple(pictures))
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
-from sjdvp.runs.journal import ImageKey
 from sjdvp.runs.layout import IMAGES, RUN, log_paths
 from sjdvp.runs.ledger import read_ledger
 from sjdvp.runs.locks import folder_lock
@@ -83,12 +82,12 @@ def require_run(root: Path) -> RunInfo:
     return info
 
 
-def expected_images(root: Path, info: RunInfo) -> Iterator[tuple[Prompt, ImageKey]]:
-    """Yield every image that any command asked of the folder, in row order."""
+def expected_images(root: Path, info: RunInfo) -> Iterator[tuple[Prompt, int]]:
+    """Yield each prompt that any command drew for, with its number of images, in row order."""
     for prompt in read_ledger(root):
-        counts = [wanted.images_per_prompt for wanted in info.wanted if wanted.selection.takes(prompt.index)]
-        for sample in range(max(counts, default=0)):
-            yield prompt, (prompt.index, sample)
+        count = max((w.images_per_prompt for w in info.wanted if w.selection.takes(prompt.index)), default=0)
+        if count:
+            yield prompt, count
 
 
 def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
@@ -165,7 +164,8 @@ def _version(package: str) -> str | None:
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    was, now = _flat(old), _flat(new)
+    # A setting that did not exist yet when the folder was begun had its default's effect.
+    was, now = _flat(RunConfig().pixel_settings()) | _flat(old), _flat(new)
     keys = [*now, *(key for key in was if key not in now)]
     return [
         f"{key}: {was.get(key, 'absent')!r} there, {now.get(key, 'absent')!r} now"

@@ -1,4 +1,4 @@
-"""Stopping in good order: SIGINT and SIGTERM become an exception on the main thread."""
+"""Stopping in good order: SIGINT, SIGTERM and SIGUSR1 (a scheduler's warning) become an exception on the main thread."""
 
 import contextlib
 import signal
@@ -9,6 +9,8 @@ from typing import NoReturn
 
 from sjdvp.errors import Interrupted
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
 
 class _Stop(KeyboardInterrupt):  # not an Exception: code that keeps one image's failure from the others must not catch it
     def __init__(self, signum: int) -> None:
@@ -18,12 +20,12 @@ class _Stop(KeyboardInterrupt):  # not an Exception: code that keeps one image's
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise Interrupted when SIGINT or SIGTERM comes during the block; a signal that was ignored stays ignored.
+    """Raise Interrupted when one of `STOPPING` comes during the block; a signal that was ignored stays ignored.
 
     On another thread than the main one signals cannot be caught, and only a KeyboardInterrupt raised inside becomes Interrupted.
     """
     main = threading.current_thread() is threading.main_thread()
-    caught = [s for s in (signal.SIGINT, signal.SIGTERM) if main and signal.getsignal(s) is not signal.SIG_IGN]
+    caught = [s for s in STOPPING if main and signal.getsignal(s) is not signal.SIG_IGN]
     before = {signum: signal.signal(signum, _stop) for signum in caught}
     try:
         yield

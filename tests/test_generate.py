@@ -1,0 +1,371 @@
+"""The main job, drawn by a stand-in painter: what is on disk after it, whatever happens on the way."""
+
+import dataclasses
+import errno
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sjdvp.config import DecoderConfig, RunConfig, RunSettings
+from sjdvp.errors import ConfigError, FolderError, Interrupted, PromptError, StorageError
+from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
+from sjdvp.generate import Request, generate, preview
+from sjdvp.jobs import Job
+from sjdvp.runs.check import check_folder
+from sjdvp.runs.images import read_metadata
+from sjdvp.runs.jsonl import read_rows
+from sjdvp.runs.layout import log_paths
+from sjdvp.runs.row import KEYS
+from sjdvp.runs.shards import Selection, Shard
+from tests.fake_painter import FakePainter, noise
+
+TEXTS = ["a red apple", "two\u2028cats", "fail here", "0", "a red apple", "plum", "fig"]
+
+
+def config(**run: object) -> RunConfig:
+    return RunConfig(run=RunSettings(**{"seed": 7, **run}))
+
+
+@pytest.fixture
+def prompts(tmp_path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def good(tmp_path) -> Path:
+    path = tmp_path / "good.txt"
+    path.write_text("".join(f"prompt {i}\n" for i in range(10)), encoding="utf-8")
+    return path
+
+
+def rows(out: Path) -> list[dict]:
+    return [row for path in log_paths(out) for row in read_rows(path)]
+
+
+def pictures(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((out / "images").iterdir())}
+
+
+def run(request: Request, painter: FakePainter | None = None, listen=ignore):
+    painter = painter or FakePainter()
+    return generate(request, painter.open, listen)
+
+
+def test_pictures_rows_and_summary(tmp_path, prompts):
+    out, events = tmp_path / "out", []
+    summary = run(Request(config(), out, prompts=prompts, argv=("sjdvp", "generate")), listen=events.append)
+    assert (summary.requested, summary.ok, summary.failed, summary.skipped, summary.exit_code) == (7, 6, 1, 0, 1)
+    assert (summary.nfe_mean, summary.accept_rate) == (10, 0.5)
+    assert set(summary.as_json()) == {"requested", "ok", "failed", "skipped", "wall_s", "images_per_s", "nfe_mean", "accept_rate"}
+    assert list(pictures(out)) == [f"{i:06d}.png" for i in (0, 1, 3, 4, 5, 6)]
+    by_index = {row["index"]: row for row in rows(out)}
+    assert len(rows(out)) == len(by_index) == 7
+    assert all(tuple(row) == KEYS for row in rows(out))
+    assert [by_index[i]["prompt"] for i in range(7)] == TEXTS
+    assert (by_index[2]["status"], by_index[2]["file"], by_index[2]["tokens_per_nfe"]) == ("failed", None, None)
+    assert by_index[2]["error"] == {"type": "Bad", "message": "no picture", "hint": ""}
+    assert by_index[0]["seed"] != by_index[4]["seed"]
+    with Image.open(out / "images/000003.png") as image:
+        assert (np.asarray(image) == noise(Job(3, 0, by_index[3]["seed"], "0"))).all()
+    assert isinstance(events[0], RunStarted)
+    assert (events[0].total, events[0].done) == (7, 0)
+    assert sum(isinstance(event, ImageFinished) for event in events) == 7
+    assert events[-1] == RunFinished(summary.as_json())
+
+
+def test_run_json_and_prompts_jsonl(tmp_path, prompts):
+    out = tmp_path / "out"
+    run(Request(config(seed=None), out, prompts=prompts, argv=("sjdvp", "generate")))
+    info = json.loads((out / "run.json").read_text())
+    assert info["argv"] == ["sjdvp", "generate"]
+    assert info["fingerprint"] == config().fingerprint()
+    assert info["prompts"] == {
+        "source": "prompts.txt",
+        "format": "txt",
+        "count": 7,
+        "sha256": hashlib.sha256(prompts.read_bytes()).hexdigest(),
+    }
+    assert 0 <= info["seed"] < 2**32
+    assert [row["prompt"] for row in read_rows(out / "prompts.jsonl")] == TEXTS
+
+
+def test_again_does_nothing_and_opens_no_painter(tmp_path, good):
+    out, painter = tmp_path / "out", FakePainter()
+    request = Request(config(seed=None), out, prompts=good)
+    run(request, painter)
+    before = pictures(out)
+    summary = run(request, painter)
+    assert (summary.ok, summary.skipped, summary.exit_code, painter.opened) == (0, 10, 0, 1)
+    assert pictures(out) == before
+    assert run(dataclasses.replace(request, shard=Shard(20, 21))).exit_code == 0
+
+
+def test_failed_images_are_tried_again_or_not(tmp_path, prompts):
+    request = Request(config(), tmp_path / "out", prompts=prompts)
+    run(request)
+    again = FakePainter()
+    assert run(dataclasses.replace(request, retry_failed=False), again).failed == 1
+    assert again.painted == []
+    run(request, again)
+    assert [job.index for job in again.painted] == [2]
+    assert [row["attempt"] for row in rows(request.out) if row["index"] == 2] == [1, 2]
+
+
+def test_overwrite_draws_the_same_pictures_again(tmp_path, good):
+    request = Request(config(), tmp_path / "out", prompts=good)
+    run(request)
+    before = pictures(request.out)
+    painter = FakePainter()
+    run(dataclasses.replace(request, overwrite=True), painter)
+    assert len(painter.painted) == 10
+    assert pictures(request.out) == before
+    assert check_folder(request.out).whole
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_pictures_do_not_depend_on_batch_shards_or_resume(tmp_path, good, count):
+    whole = Request(config(num_images_per_prompt=2), tmp_path / "whole", prompts=good)
+    run(whole, FakePainter(batch=1))
+    part = dataclasses.replace(whole, out=tmp_path / "part")
+    run(dataclasses.replace(part, selection=Selection(limit=3)), FakePainter(batch=4))
+    for index in range(count):
+        run(dataclasses.replace(part, shard=Shard(index, count)), FakePainter(batch=8))
+    assert pictures(part.out) == pictures(whole.out)
+    assert len(pictures(whole.out)) == 20
+    assert "000003_01.png" in pictures(whole.out)
+    assert len(rows(part.out)) == 20
+    assert check_folder(part.out).whole
+
+
+def test_lost_truncated_and_torn_things_are_drawn_again(tmp_path, good):
+    request = Request(config(), tmp_path / "out", prompts=good)
+    run(request)
+    before = pictures(request.out)
+    (request.out / "images/000001.png").unlink()
+    (request.out / "images/000002.png").write_bytes(b"short")
+    log = log_paths(request.out)[0]
+    log.write_bytes(log.read_bytes()[:-20])
+    lost = {1, 2, json.loads(log_paths(request.out)[0].read_bytes().splitlines()[0])["index"]} - {0}
+    painter = FakePainter()
+    run(request, painter)
+    assert {1, 2} <= {job.index for job in painter.painted}
+    assert len(painter.painted) == 3
+    assert lost
+    assert pictures(request.out) == before
+
+
+def test_metadata_in_the_picture_and_without(tmp_path, good):
+    with_it, without = (Request(config(metadata=m), tmp_path / str(m), prompts=good) for m in (True, False))
+    for request in (with_it, without):
+        run(request)
+    stored = read_metadata(with_it.out / "images/000003.png")
+    assert stored["sjdvp"]["prompt"] == "prompt 3"
+    assert not {"host", "pid", "file", "started_at", "latency_s"} & set(stored["sjdvp"])
+    assert stored["parameters"].startswith("prompt 3\nSteps: 64, Sampler: best, CFG scale: 1.0, Seed: ")
+    assert read_metadata(without.out / "images/000003.png") == {}
+    with pytest.raises(FolderError, match="not a picture"):
+        read_metadata(good)
+    again = dataclasses.replace(without, out=tmp_path / "again")
+    run(again, FakePainter(batch=2))
+    assert pictures(again.out) == pictures(without.out)
+
+
+def test_other_settings_are_refused_by_name(tmp_path, good):
+    request = Request(config(), tmp_path / "out", prompts=good)
+    run(request)
+    other = RunConfig(decoder=DecoderConfig(window=8), run=RunSettings(seed=8))
+    painter = FakePainter()
+    with pytest.raises(FolderError, match=r"(?s)decoder\.window: 16 there, 8 now.*run\.seed: 7 there, 8 now"):
+        run(dataclasses.replace(request, config=other), painter)
+    assert painter.opened == 0
+    faster = dataclasses.replace(request, config=config(batch_size=4, device="cpu"))
+    assert run(faster).skipped == 10
+
+
+def test_prompts_may_grow_but_not_change(tmp_path, good):
+    request = Request(config(), tmp_path / "out", prompts=good)
+    run(request)
+    good.write_text(good.read_text() + "one more\n")
+    assert (run(request).ok, run(request).skipped) == (1, 11)
+    good.write_text(good.read_text().replace("prompt 3", "prompt three"))
+    with pytest.raises(FolderError, match=r"row 3 .* has changed .*prompt was 'prompt 3', is 'prompt three'"):
+        run(request)
+    assert len(list(read_rows(request.out / "prompts.jsonl"))) == 11
+
+
+def test_checks_come_before_the_painter(tmp_path, good):
+    painter = FakePainter()
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    (tmp_path / "stranger" / "images").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    for request, error in [
+        (Request(config(), tmp_path / "out", prompts=tmp_path / "bad.txt"), PromptError),
+        (Request(config(), tmp_path / "stranger", prompts=good), FolderError),
+        (Request(config(), tmp_path / "file", prompts=good), FolderError),
+        (Request(config(), tmp_path / "out", prompts=good, selection=Selection(((10, 10),))), ConfigError),
+    ]:
+        with pytest.raises(error) as caught:
+            run(request, painter)
+        assert caught.value.exit_code == 2
+    with pytest.raises(ConfigError, match="one place"):
+        Request(config(), tmp_path / "out", prompts=good, inline=("a",))
+    with pytest.raises(ConfigError, match="pipe"):
+        Request(config(), tmp_path / "out", stdin=io.BytesIO(), shard=Shard(0, 2))
+    assert painter.opened == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_preview_writes_nothing(tmp_path, good):
+    request = Request(config(num_images_per_prompt=2), tmp_path / "out", prompts=good, shard=Shard(1, 2))
+    assert preview(request) == type(preview(request))(10, 0, 7, "txt", 0, 0)
+    assert not request.out.exists()
+    run(dataclasses.replace(request, selection=Selection(limit=4)))
+    assert preview(request).done == 4
+    assert preview(Request(config(), tmp_path / "new", stdin=io.BytesIO())).requested is None
+
+
+def test_fail_fast_and_max_failures_stop_early(tmp_path):
+    for name, request_options, run_options, failed in [("fast", {"fail_fast": True}, {}, 1), ("max", {}, {"max_failures": 2}, 3)]:
+        request = Request(config(**run_options), tmp_path / name, inline=("fail",) * 8, **request_options)
+        events = []
+        summary = run(request, FakePainter(batch=1), events.append)
+        assert (summary.failed, summary.requested, summary.exit_code) == (failed, 8, 1)
+        assert any(isinstance(event, Note) and "stopped" in event.message for event in events)
+
+
+def test_a_pipe_is_drawn_from_before_it_ends(tmp_path):
+    reader, writer = os.pipe()
+    first = threading.Event()
+    request = Request(config(), tmp_path / "out", stdin=os.fdopen(reader, "rb"))
+    results = []
+
+    def listen(event):
+        if isinstance(event, ImageFinished):
+            first.set()
+
+    thread = threading.Thread(target=lambda: results.append(run(request, FakePainter(batch=4), listen)))
+    thread.start()
+    os.write(writer, b"one\n")
+    assert first.wait(10)
+    os.write(writer, b"two\nthree\n")
+    os.close(writer)
+    thread.join(10)
+    assert (results[0].requested, results[0].ok) == (3, 3)
+    again = run(dataclasses.replace(request, stdin=io.BytesIO(b"one\ntwo\nthree\nfour\n")))
+    assert (again.requested, again.ok, again.skipped) == (4, 1, 3)
+
+
+def test_a_bad_line_or_a_changed_row_of_a_pipe_ends_it_after_what_was_begun(tmp_path):
+    request = Request(config(), tmp_path / "out", stdin=io.BytesIO(b"one\ntwo\n\xff\nfour\n"))
+    events = []
+    with pytest.raises(PromptError, match="line 3"):
+        run(request, FakePainter(batch=8), events.append)
+    assert len(pictures(request.out)) == 2
+    assert events[-1].summary["ok"] == 2
+    with pytest.raises(FolderError, match="row 1 "):
+        run(dataclasses.replace(request, stdin=io.BytesIO(b"one\nzwei\n")))
+
+
+def refuse_once(monkeypatch, name: str, nth: int, code: int) -> None:
+    real, calls = getattr(os, name), []
+
+    def failing(*arguments, **options):
+        calls.append(1)
+        if len(calls) == nth:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, failing)
+
+
+@pytest.mark.parametrize("name", ["write", "replace", "fsync"])
+@pytest.mark.parametrize("nth", range(1, 15))
+def test_a_full_disk_at_any_write_can_be_resumed(tmp_path, good, monkeypatch, name, nth):
+    whole = Request(config(), tmp_path / "whole", prompts=good, selection=Selection(limit=3))
+    run(whole)
+    request = dataclasses.replace(whole, out=tmp_path / "out")
+    with monkeypatch.context() as patch:
+        refuse_once(patch, name, nth, errno.ENOSPC)
+        try:
+            run(request)
+        except StorageError as error:
+            assert error.exit_code == 1
+    assert not list(request.out.glob("images/.*"))
+    assert run(request).exit_code == 0
+    assert pictures(request.out) == pictures(whole.out)
+    assert sorted(row["index"] for row in rows(request.out)) == [0, 1, 2]
+    assert check_folder(request.out).whole
+
+
+def test_the_run_stops_when_the_disk_refuses(tmp_path, good):
+    request, painter = Request(config(), tmp_path / "out", prompts=good), FakePainter(batch=1, seconds=0.05)
+
+    def vanish(event):
+        if isinstance(event, ImageFinished):
+            (request.out / "images").rename(request.out / "gone")
+
+    with pytest.raises(StorageError, match="cannot write"):
+        run(request, painter, vanish)
+    assert len(painter.painted) < 6
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_what_is_complete(tmp_path, good, signum):
+    request, events = Request(config(), tmp_path / "out", prompts=good), []
+
+    class Interrupting(FakePainter):
+        def paint(self, source):
+            for count, picture in enumerate(super().paint(source)):
+                if count == 4:
+                    os.kill(os.getpid(), signum)
+                yield picture
+
+    with pytest.raises(Interrupted) as caught:
+        run(request, Interrupting(), events.append)
+    assert caught.value.exit_code == 128 + signum
+    assert len(pictures(request.out)) == len(rows(request.out)) == events[-1].summary["ok"] == 4
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert run(request).finished == 10
+
+
+@pytest.mark.parametrize("images_first", [1, 3, 5])
+def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, images_first):
+    seeded = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("fake_painter.py")), str(good), str(seeded), "0.02"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert process.stdout is not None
+    for _ in range(images_first):
+        process.stdout.readline()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    seed = json.loads((seeded / "run.json").read_text())["seed"]
+    summary = run(Request(config(seed=None), seeded, prompts=good))
+    assert summary.finished == summary.requested == 10
+    assert summary.skipped >= images_first
+    whole = tmp_path / "whole"
+    run(Request(config(seed=seed), whole, prompts=good))
+    assert pictures(seeded) == pictures(whole)
+    assert sorted(row["index"] for row in rows(seeded)) == list(range(10))
+    assert check_folder(seeded).whole
+
+
+def test_no_torch_is_imported():
+    code = "import sys, sjdvp.generate, sjdvp.runs.export; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])})
