@@ -160,7 +160,9 @@ class _Run:
         notes = [stale, f"run seed {self.plan.seed}" if config.run.seed is None else ""]
         if prompts is not None:
             notes.append(f"{prompts.skipped} blank lines skipped" if prompts.skipped else "")
-            notes.append(f"{prompts.duplicates} prompts stand twice; each row gets its own image" if prompts.duplicates else "")
+            notes.append(
+                f"{prompts.duplicates} prompts repeat an earlier row; each row gets its own image" if prompts.duplicates else ""
+            )
         for note in filter(None, notes):
             self.listen(Note("warning" if note is stale else "info", note))
 

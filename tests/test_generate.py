@@ -340,6 +340,15 @@ def test_a_signal_saves_what_is_complete(tmp_path, good, signum):
     assert run(request).finished == 10
 
 
+def test_a_signal_ends_the_wait_for_a_silent_pipe(tmp_path):
+    reader, writer = os.pipe()
+    request = Request(config(), tmp_path / "out", stdin=os.fdopen(reader, "rb"))
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(Interrupted):
+        run(request)
+    os.close(writer)
+
+
 @pytest.mark.parametrize("images_first", [1, 3, 5])
 def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, images_first):
     seeded = tmp_path / "out"
@@ -364,6 +373,27 @@ def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, 
     assert pictures(seeded) == pictures(whole)
     assert sorted(row["index"] for row in rows(seeded)) == list(range(10))
     assert check_folder(seeded).whole
+
+
+def test_a_process_ends_though_its_pipe_stays_open(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from tests.test_generate import *;"
+        "run(Request(config(), Path(sys.argv[1]), stdin=sys.stdin.buffer, inline=(), fail_fast=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "out")],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write(b"fail\n")
+    process.stdin.flush()
+    assert process.wait(20) == 0
+    assert process.stderr.read() == b""
+    process.stdin.close()
+    process.stderr.close()
 
 
 def test_no_torch_is_imported():

@@ -51,7 +51,7 @@ class RowMaker:
         """Return the row of a picture that is not on disk yet: file, bytes, image_sha256 and save_s are still null."""
         height, width = (None, None) if picture.pixels_HWC is None else picture.pixels_HWC.shape[:2]
         row: Row = dict.fromkeys(KEYS)
-        row |= {"accept_hist": [], "prior": {}, "truncated": False, "warmup": False, "model": self._model()}
+        row |= {"accept_hist": [], "truncated": False, "warmup": False, "model": self._model()}
         row |= {key: value for key, value in picture.stats.items() if value is not None}
         row |= self._process() | {
             "index": prompt.index,

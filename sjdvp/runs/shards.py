@@ -64,14 +64,17 @@ def _array_task(environ: Mapping[str, str]) -> Shard:
 
 
 def _rank(environ: Mapping[str, str]) -> Shard:
-    # torchrun first: started by srun, its ranks cover the tasks. In a batch script, outside of srun, SLURM also sets NTASKS and
-    # PROCID=0 though only one process runs; SLURM_STEP_NUM_TASKS is the count that srun really started.
-    if "RANK" in environ and "WORLD_SIZE" in environ:
+    if "RANK" in environ and "WORLD_SIZE" in environ:  # torchrun first: started by srun, its ranks cover the tasks
         return Shard(_number(environ, "RANK"), _number(environ, "WORLD_SIZE"))
-    if "SLURM_PROCID" in environ:
-        count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-        return Shard(_number(environ, "SLURM_PROCID"), _number(environ, count, 1))
-    return Shard()
+    if "SLURM_PROCID" not in environ or _is_batch_script(environ):
+        return Shard()
+    count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+    return Shard(_number(environ, "SLURM_PROCID"), _number(environ, count, 1))
+
+
+def _is_batch_script(environ: Mapping[str, str]) -> bool:
+    # There SLURM sets PROCID=0 and the NTASKS of the job though one process runs; only srun sets the tasks of a step.
+    return "SLURM_JOB_ID" in environ and "SLURM_STEP_NUM_TASKS" not in environ
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
