@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
+import sjdvp
 from sjdvp import __version__
 from sjdvp.config import ModelConfig
 from sjdvp_cli.options import Settings, takes_options
 from sjdvp_cli.tables import show_table
 
-GIB = 2**30
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "huggingface_hub", "numpy", "pillow")
 
 
@@ -25,32 +26,42 @@ def command(
 ) -> int:
     """Tell what this machine has and what is missing."""
     config = settings.resolve().config
-    found = _weights(config.model)
-    size = sum(file.stat().st_size for file in found)
+    problem, weights = _weights(config.model)
+    devices, most = _devices()
+    size = sum(file.stat().st_size for file in weights)
+    if not problem and size > most:
+        problem = f"{_bytes(size)}, more than any device has free"
     facts = {
         "sjdvp": __version__,
         "python": platform.python_version(),
         "system": platform.platform(terse=True),
         **{name: importlib.metadata.version(name) for name in PACKAGES},
-        "cpu": f"{os.cpu_count()} cores, {_memory()} of memory",
-        **_devices(),
+        **devices,
         "profile": config.profile,
         "licence": config.model.licence or "not said",
-        "weights": f"found, {size / GIB:.2f} GiB" if found else f"not found at {_place(config.model)}",
+        "weights": problem or f"found, {_bytes(size)}",
     }
     if as_json:
         typer.echo(json.dumps(facts))
     else:
         show_table(["what", "found"], list(facts.items()))
-    return 0 if found else 2
+    return 2 if problem else 0
 
 
-def _place(model: ModelConfig) -> Path:
+def _weights(model: ModelConfig) -> tuple[str, list[Path]]:
+    """Return what is wrong with the weights, if anything, and their files."""
+    place = _place(model)
+    if place is None:
+        return "not given: --model PATH", []
+    files = [place] if place.is_file() else [file for file in place.rglob("*") if file.suffix in SUFFIXES]
+    return ("" if files else f"not found at {place}"), files
+
+
+def _place(model: ModelConfig) -> Path | None:
     """Return where the weights should lie: the given folder or file, the hub's cache, or the backbone's own folder."""
     if model.path is None:
-        import sjdvp
-
-        return Path(sjdvp.__file__).parent / "backbones" / model.backbone / "model"
+        shipped = Path(sjdvp.__file__).parent / "backbones" / model.backbone
+        return shipped / "model" if shipped.is_dir() else None
     local = Path(model.path).expanduser()
     if local.exists() or model.path.count("/") != 1:
         return local
@@ -59,26 +70,19 @@ def _place(model: ModelConfig) -> Path:
     return Path(HF_HUB_CACHE) / f"models--{model.path.replace('/', '--')}" / "snapshots" / (model.revision or "")
 
 
-def _weights(model: ModelConfig) -> list[Path]:
-    """Return the files of weights that are there."""
-    place = _place(model)
-    if place.is_file():
-        return [place]
-    return sorted(file for suffix in ("safetensors", "pt", "bin", "ckpt") for file in place.rglob(f"*.{suffix}"))
-
-
-def _devices() -> dict[str, str]:
+def _devices() -> tuple[dict[str, str], int]:
+    """Return a line for each device, and the most memory that one of them has free."""
     import torch
 
-    facts = {"threads": str(torch.get_num_threads())}
-    if not torch.cuda.is_available():
-        return {**facts, "gpu": "none"}
+    size = os.sysconf("SC_PAGE_SIZE")
+    free, total = size * os.sysconf("SC_AVPHYS_PAGES"), size * os.sysconf("SC_PHYS_PAGES")
+    facts, most = {"cpu": f"{os.cpu_count()} cores, {_bytes(free)} of {_bytes(total)} free"}, free
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        facts[f"cuda:{index}"] = f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
-    return facts
+        facts[f"cuda:{index}"] = f"{torch.cuda.get_device_name(index)}, {_bytes(free)} of {_bytes(total)} free"
+        most = max(most, free)
+    return facts, most
 
 
-def _memory() -> str:
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return f"{pages * size / GIB:.1f} GiB"
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

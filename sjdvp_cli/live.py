@@ -159,11 +159,12 @@ def _show(event: Event, tally: Tally, view: View, *, quiet: bool, verbose: bool)
         view.update(tally)
 
 
-def closing_line(summary: Mapping[str, Any]) -> str:
+def closing_line(summary: Mapping[str, Any], *, interrupted: bool = False) -> str:
     """Return the last line of a run, from its summary."""
     finished, requested, failed = summary["ok"] + summary["skipped"], summary["requested"], summary["failed"]
     line = f"sjdvp: {finished}/{requested} ok"
     line += f", {failed} failed" if failed else ""
+    line += ", interrupted" if interrupted else ""
     return line + ("; run the same command to resume" if finished < requested else "")
 
 

@@ -10,7 +10,7 @@ import sjdvp
 
 LIBRARY = Path(sjdvp.__file__).parent
 FOUNDATIONS = {"__init__", "errors", "config", "presets", "events", "jobs", "text", "strict_yaml"}
-ON_DISK = FOUNDATIONS | {"profiles", "runs"}
+ON_DISK = FOUNDATIONS | {"profiles", "runs", "weights"}
 LOW = ON_DISK | {"rng", "sampling", "cache"}
 MIDDLE = LOW | {"interfaces"}
 
@@ -83,3 +83,8 @@ def test_only_backbones_and_the_cache_know_transformers() -> None:
 
 def test_standard_library_is_not_shadowed() -> None:
     assert not {room(f) for f in FILES} & set(sys.stdlib_module_names)
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    """A folder without __init__.py is found in a checkout and is missing in the wheel."""
+    assert not {file.parent for file in FILES if not (file.parent / "__init__.py").exists()}

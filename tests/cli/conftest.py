@@ -1,5 +1,7 @@
 """The command line in this process: run a line, read its streams."""
 
+import os
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ def sjdvp(capsys, monkeypatch, tmp_path) -> Callable[..., Result]:
 
 
 class StandIn:
-    """Paints the seed's colour; a prompt that says `fail` fails, one that says `full` finds the disk full."""
+    """Paints the seed's colour; a prompt that says `fail` fails, `full` finds the disk full, `ctrl-c` is one."""
 
     def paint(self, source):
         import numpy as np
@@ -43,6 +45,9 @@ class StandIn:
         while (job := source.take(wait=True)) is not None:
             if "full" in job.prompt:
                 raise StorageError("no space left on the disk", "make room")
+            if "ctrl-c" in job.prompt:
+                os.kill(os.getpid(), signal.SIGINT)
+                continue
             if "fail" in job.prompt:
                 yield Picture(job, None, dict.fromkeys(STATS), {"type": "ImageError", "message": "not finite", "hint": ""})
             else:

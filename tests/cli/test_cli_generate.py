@@ -106,6 +106,13 @@ def test_a_full_disk_ends_with_1(sjdvp, out):
     )
 
 
+def test_a_signal_ends_with_130_and_says_how_to_go_on(sjdvp, out):
+    result = sjdvp("generate", "--prompt", "a cat", "--prompt", "ctrl-c", "-o", out)
+    assert result.code == 130
+    assert last(result.err) == "sjdvp: 1/2 ok, interrupted; run the same command to resume"
+    assert "error" not in result.err
+
+
 def test_other_settings_in_the_same_folder_are_refused(sjdvp, prompts, out):
     sjdvp("generate", "--prompts", prompts, "-o", out)
     result = sjdvp("generate", "--prompts", prompts, "-o", out, "--window", "4")
@@ -155,3 +162,4 @@ def test_doctor_without_weights(sjdvp, tmp_path):
     assert (result.code, facts["weights"]) == (2, f"not found at {tmp_path}")
     (tmp_path / "a.safetensors").write_bytes(b"x")
     assert sjdvp("doctor", "--model", tmp_path).code == 0
+    assert "weights\tnot given: --model PATH\n" in sjdvp("doctor", "--set", "model.backbone=other").out
