@@ -8,7 +8,7 @@ setup(
     package_data={
         "sjdvp": ["py.typed"],
         "sjdvp.profile_files": ["*.yaml"],
-        "sjdvp.backbones.emoji": ["model/*", "recipe/*.txt"],
+        "sjdvp.backbones.emoji": ["*.txt", "model/*", "recipe/*.txt"],
         "sjdvp.report": ["templates/*"],
     },
 )
