@@ -11,6 +11,7 @@ import pytest
 from sjdvp import __version__
 from sjdvp_cli.app import COMMANDS
 
+ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 HEAVY = {"torch", "transformers", "numpy", "PIL", "scipy"}
 
@@ -85,14 +86,19 @@ def test_mistakes_are_one_line_and_advice(sjdvp, arguments, message, hint):
         "profiles show --decoder sjdvp",
         "profiles check",
         "slrum",
+        "prompts examples/prompts.txt",
+        "check nowhere",
+        "generate --prompts nowhere -o nowhere",
+        "generate --prompts examples/prompts.txt -o nowhere --dry-run",
     ],
 )
 def test_light_commands_import_nothing_heavy(arguments):
+    """The plan of a run may know what a picture is, and no more."""
     code = f"import sys; from sjdvp_cli.app import run; run({arguments.split()!r}); print(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(done.stdout.split("\n"))
     assert "sjdvp_cli.app" in loaded
-    assert not loaded & HEAVY
+    assert not loaded & (HEAVY if "-o" not in arguments else HEAVY - {"numpy", "PIL"})
 
 
 def test_help_answers_in_half_a_second():
