@@ -1,0 +1,62 @@
+"""Small copies of pictures for a page: WebP inside the HTML, each within an allowance of bytes."""
+
+import base64
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+# Longest side and quality, best first: the first that fits the allowance is taken.
+_STEPS = ((256, 85), (256, 70), (192, 70), (160, 65), (128, 60), (128, 45), (96, 45), (96, 25), (64, 25), (48, 10))
+
+PAGE_BYTES = 10_000_000  # of pictures on one page, in base64
+MOST = 24_000  # for one picture
+LEAST = 1_400
+
+
+@dataclass(frozen=True, slots=True)
+class Thumb:
+    """A picture as a data URI, with its size on the page."""
+
+    uri: str
+    width: int
+    height: int
+
+
+def how_many(wanted: int) -> int:
+    """Return how many of `wanted` pictures have room on a page."""
+    return min(wanted, PAGE_BYTES // LEAST)
+
+
+def make_thumbs(files: Iterable[Path]) -> Mapping[Path, Thumb | None]:
+    """Return a small copy of each picture; None where the file is absent or broken."""
+    paths = list(files)
+    allowance = min(MOST, PAGE_BYTES // max(len(paths), 1))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow works outside of the interpreter's lock
+        return dict(zip(paths, pool.map(lambda path: _thumb(path, allowance), paths), strict=True))
+
+
+def _thumb(path: Path, allowance: int) -> Thumb | None:
+    try:
+        with Image.open(path) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # SyntaxError: Pillow, for a broken chunk
+        return None  # the page says so in its place
+    for thumb in _versions(picture):
+        if len(thumb.uri) <= allowance:
+            break
+    return thumb  # the smallest, where none fits
+
+
+def _versions(picture: Image.Image) -> Iterator[Thumb]:
+    sides = [step for step in _STEPS if step[0] <= max(picture.size)] or [(max(picture.size), quality) for _, quality in _STEPS]
+    for side, quality in sides:
+        small = picture.copy()
+        small.thumbnail((side, side), Image.Resampling.LANCZOS)
+        data = io.BytesIO()
+        small.save(data, "WEBP", quality=quality, method=2)
+        yield Thumb("data:image/webp;base64," + base64.b64encode(data.getvalue()).decode("ascii"), *small.size)

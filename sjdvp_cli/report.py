@@ -1,0 +1,55 @@
+"""`sjdvp report`: what run folders say, as a page, Markdown and CSV."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sjdvp.errors import ConfigError
+from sjdvp_cli.tables import show_table
+
+if TYPE_CHECKING:
+    from sjdvp.report.load import Run
+    from sjdvp.report.table import Line
+
+
+def command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or the folder of a comparison.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Where; default: report.html in the first DIR.")
+    ] = None,
+) -> int:
+    """Make a page, Markdown and CSV from run folders."""
+    from sjdvp.report.load import load_runs
+    from sjdvp.report.table import make_lines
+
+    file = out or folders[0] / "report.html"
+    if file.suffix != ".html":
+        raise ConfigError(f"--out {file}: the page is a .html file", "for example -o report.html; .md and .csv go beside it")
+    runs = load_runs(folders)
+    show_lines(make_lines(runs))
+    write_files(runs, file)
+    return 0
+
+
+def show_lines(lines: Sequence["Line"]) -> None:
+    """Print the table of decoders: at a terminal in two parts, each narrow enough to read."""
+    from sjdvp.report.table import FIGURES, GAINS, figure_cells, gain_cells
+
+    if not sys.stdout.isatty():
+        show_table(FIGURES, [figure_cells(line) + gain_cells(line)[2:] for line in lines])
+        return
+    show_table(FIGURES, map(figure_cells, lines))
+    if len(lines) > 1:
+        typer.echo()
+        show_table(GAINS, map(gain_cells, lines))
+
+
+def write_files(runs: Sequence["Run"], file: Path) -> None:
+    """Write the page `file`, and Markdown and CSV beside it; say so."""
+    from sjdvp.report.write import write_report
+
+    for path in write_report(runs, file):
+        typer.echo(f"sjdvp: wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", err=True)
