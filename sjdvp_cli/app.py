@@ -22,6 +22,8 @@ COMMANDS = {
     "generate": "sjdvp_cli.generate",
     "prompts": "sjdvp_cli.prompts",
     "profiles": "sjdvp_cli.profiles",
+    "compare": "sjdvp_cli.compare",
+    "report": "sjdvp_cli.report",
     "check": "sjdvp_cli.check",
     "show": "sjdvp_cli.show",
     "export": "sjdvp_cli.export",
@@ -44,7 +46,7 @@ class GroupedCommand(TyperCommand):
             if record is None:
                 continue
             if parameter.param_type_name == "argument":
-                sections["Arguments"].append(record)
+                sections["Arguments"].append((parameter.metavar or record[0], record[1]))
             elif panel := getattr(parameter, "rich_help_panel", None):
                 sections.setdefault(panel, []).append(record)
             else:

@@ -64,4 +64,5 @@ def painter(monkeypatch):
         return nullcontext(StandIn())
 
     monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+    monkeypatch.setattr("sjdvp_cli.compare.open_painters", lambda configs: nullcontext([StandIn() for _ in configs]))
     return opened
