@@ -60,8 +60,8 @@ def check_unchanged(root: Path, prompts: Sequence[Prompt]) -> None:
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
-    digest = prompt.digest
-    return {"index": prompt.index, "id": prompt.id, "prompt": prompt.text, "sha256": digest, "extra": dict(prompt.extra)}
+    extra = dict(prompt.extra)
+    return {"index": prompt.index, "id": prompt.id, "prompt": prompt.text, "digest": prompt.digest, "extra": extra}
 
 
 def _changed(old: Row, new: Row) -> FolderError:

@@ -218,7 +218,7 @@ nasty = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(nasty, st.sampled_from([f for f in FORMATS if f != "dir"]))
 def test_any_bytes_are_all_prompts_or_an_error(tmp_path_factory, data, format):
     path = tmp_path_factory.getbasetemp() / "random"
@@ -241,7 +241,7 @@ def test_any_bytes_are_all_prompts_or_an_error(tmp_path_factory, data, format):
 a_prompt = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).filter(str.strip), min_size=1)
 )

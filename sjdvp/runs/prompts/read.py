@@ -44,7 +44,7 @@ def read_prompts(path: Path, format: str = "auto", column: str | None = None) ->
             return _read_dir(path, format, column)
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with NUL in it
-        raise PromptError(f"cannot read the prompts in {printable(str(path))!r}: {_reason(error)}") from error
+        raise PromptError(f"cannot read the prompts in {printable(str(path))}: {_reason(error)}") from error
     lines = list(split_lines([data]))
     format = _guess(_until_text(lines), path.suffix) if format == "auto" else format
     if format == "dir":
