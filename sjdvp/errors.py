@@ -48,6 +48,12 @@ class DeviceError(SjdvpError):
     exit_code = 2
 
 
+class SlurmError(SjdvpError):
+    """SLURM's commands are not there, do not answer, or refuse; or its scripts in the run folder cannot be used."""
+
+    exit_code = 2
+
+
 class StorageError(SjdvpError):
     """The disk refused a write during the run: nothing half-written is left, the run can be resumed."""
 
@@ -65,4 +71,5 @@ class Interrupted(SjdvpError):
 
     def __init__(self, signum: int) -> None:
         super().__init__("interrupted", "run the same command to resume")
+        self.signum = signum
         self.exit_code = 128 + signum

@@ -27,6 +27,7 @@ COMMANDS = {
     "check": "sjdvp_cli.check",
     "show": "sjdvp_cli.show",
     "export": "sjdvp_cli.export",
+    "slurm": "sjdvp_cli.slurm",
     "doctor": "sjdvp_cli.doctor",
 }
 

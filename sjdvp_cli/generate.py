@@ -1,6 +1,7 @@
 """`sjdvp generate`: the main job."""
 
 import os
+import signal
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import ConfigError, Interrupted, SjdvpError
+from sjdvp.errors import ConfigError, Interrupted, SjdvpError, SlurmError
 from sjdvp.events import Event, Listener
 from sjdvp.jobs import Painter
 from sjdvp_cli.errors import report
@@ -34,10 +35,6 @@ class Source:
     format: Annotated[Format, _prompts("--format", help="What the file is; auto goes by name and content.")] = "auto"
     column: Annotated[str | None, _prompts("--column", metavar="NAME", help="Column or key that holds the prompt.")] = None
 
-    def __post_init__(self) -> None:
-        if bool(self.prompts) == bool(self.prompt):
-            raise ConfigError("prompts come from either --prompts or --prompt", "for example --prompts prompts.txt")
-
     @property
     def path(self) -> Path | None:
         """The prompt file, when there is one."""
@@ -46,15 +43,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Which images are wanted, and where."""
+    """Where images go, and which part of them is this command's."""
 
     out: Annotated[Path, _images("--out", "-o", metavar="DIR", help="Run folder: made when absent, resumed when not.")]
     shard: Annotated[str, _images("--shard", metavar="K/N|auto", help="Part K (from 0) of N; auto: SLURM or torchrun.")] = "0/1"
-    indices: Annotated[str | None, _images("--indices", metavar="3,10-20", help="Only these rows.")] = None
-    limit: Annotated[int | None, _images("--limit", metavar="N", min=0, help="Only the first N rows.")] = None
-    overwrite: Annotated[bool, _images("--overwrite", help="Draw again what is there.")] = False
-    retry_failed: Annotated[bool, _images(_RETRY, help="Try again what failed before (the default).")] = True
-    fail_fast: Annotated[bool, _images("--fail-fast", help="Stop at the first failed image.")] = False
     gpus: Annotated[str | None, _images("--gpus", metavar="all|N|0,2", help="GPUs; so far one for each command.")] = None
 
     def __post_init__(self) -> None:
@@ -62,6 +54,17 @@ class Images:
             raise ConfigError(
                 f"--gpus {self.gpus}: one command uses one GPU", "start one for each, with --device cuda:K --shard K/N"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows of the prompt file, and what of them is drawn."""
+
+    indices: Annotated[str | None, _images("--indices", metavar="3,10-20", help="Only these rows.")] = None
+    limit: Annotated[int | None, _images("--limit", metavar="N", min=0, help="Only the first N rows.")] = None
+    overwrite: Annotated[bool, _images("--overwrite", help="Draw again what is there.")] = False
+    retry_failed: Annotated[bool, _images(_RETRY, help="Try again what failed before (the default).")] = True
+    fail_fast: Annotated[bool, _images("--fail-fast", help="Stop at the first failed image.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,12 @@ class Output:
 
 
 @takes_options
-def command(source: Source, images: Images, settings: Settings, output: Output) -> int:
+def command(source: Source, images: Images, rows: Rows, settings: Settings, output: Output) -> int:
     """Draw images for a file of prompts; safe to run again."""
     resolved = settings.resolve()
     for note in resolved.notes:
         typer.echo(f"sjdvp: warning: {note}", err=True)
-    request = _request(source, images, resolved.config)
+    request = make_request(source, rows, resolved.config, images.out, images.shard)
     if output.dry_run:
         from sjdvp_cli.plan import show_plan
 
@@ -94,23 +97,26 @@ def command(source: Source, images: Images, settings: Settings, output: Output) 
         return _draw(request, lines, output)
 
 
-def _request(source: Source, images: Images, config: RunConfig) -> "Request":
+def make_request(source: Source, rows: Rows, config: RunConfig, out: Path, shard: str) -> "Request":
+    """Put what the flags say into a request; raises ConfigError."""
     from sjdvp.generate import Request
     from sjdvp.runs.shards import Selection, parse_indices, parse_shard
 
+    if bool(source.prompts) == bool(source.prompt):
+        raise ConfigError("prompts come from either --prompts or --prompt", "for example --prompts prompts.txt")
     return Request(
         config=config,
-        out=images.out,
+        out=out,
         prompts=source.path,
         inline=tuple(source.prompt or ()),
         stdin=sys.stdin.buffer if source.prompts == "-" else None,
         format=source.format,
         column=source.column,
-        shard=parse_shard(images.shard, os.environ),
-        selection=Selection(parse_indices(images.indices) if images.indices else None, images.limit),
-        overwrite=images.overwrite,
-        retry_failed=images.retry_failed,
-        fail_fast=images.fail_fast,
+        shard=parse_shard(shard, os.environ),
+        selection=Selection(parse_indices(rows.indices) if rows.indices else None, rows.limit),
+        overwrite=rows.overwrite,
+        retry_failed=rows.retry_failed,
+        fail_fast=rows.fail_fast,
         argv=("sjdvp", *sys.argv[1:]),
     )
 
@@ -129,14 +135,30 @@ def _draw(request: "Request", lines: Listener, output: Output) -> int:
         try:
             code = generate(request, open_painter, listen).exit_code
         except SjdvpError as error:
-            if tally.summary is None:
+            if tally.summary is None and not isinstance(error, Interrupted):
                 raise
             stopped, code = error, error.exit_code
-    if stopped and not isinstance(stopped, Interrupted):
+    interrupted = isinstance(stopped, Interrupted)
+    if stopped and not interrupted:
         report(str(stopped), stopped.hint, code)
     if tally.summary:
-        typer.echo(closing_line(tally.summary), err=True)
+        typer.echo(closing_line(tally.summary, interrupted=interrupted), err=True)
+    if isinstance(stopped, Interrupted) and stopped.signum == signal.SIGUSR1:
+        _put_back()
     return code
+
+
+def _put_back() -> None:
+    """Go back into the queue of SLURM, which has said (USR1) that the time is nearly up; all that is drawn is on disk."""
+    from sjdvp.slurm.queue import own_job, requeue
+
+    job = own_job(os.environ)
+    if job:
+        typer.echo(f"sjdvp: the time is nearly up, job {job} goes back into the queue", err=True)
+        try:
+            requeue(job)
+        except SlurmError as error:
+            typer.echo(f"sjdvp: warning: {error}; send the job again to resume", err=True)
 
 
 def open_painter(config: RunConfig) -> AbstractContextManager[Painter]:

@@ -3,7 +3,7 @@
 import inspect
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial, wraps
 from typing import Annotated, Any, Literal
 
@@ -38,6 +38,23 @@ def takes_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def arguments(group: Any) -> list[str]:
+    """Return the flags that fill a group as this one is filled: the way back from `takes_options`."""
+    hints = typing.get_type_hints(type(group), include_extras=True)
+    given: list[str] = []
+    for f in fields(group):
+        value = getattr(group, f.name)
+        option = hints[f.name].__metadata__[0]
+        names = (option.default, *(option.param_decls or ()))  # typer takes the first name for a default until it is used
+        flag = next(name for name in names if name.startswith("--"))
+        if isinstance(value, bool):
+            yes, _, no = flag.partition("/")
+            given += [] if value == f.default else [yes if value else no]
+        elif value != f.default:
+            given += [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
+    return given
+
+
 def _expand(command: Callable[..., Any]) -> Iterator[inspect.Parameter]:
     for parameter in inspect.signature(command).parameters.values():
         group = parameter.annotation
@@ -46,7 +63,7 @@ def _expand(command: Callable[..., Any]) -> Iterator[inspect.Parameter]:
             continue
         hints = typing.get_type_hints(group, include_extras=True)
         for f in fields(group):
-            default = inspect.Parameter.empty if f.default is f.default_factory else f.default  # both MISSING: required
+            default = inspect.Parameter.empty if f.default is MISSING else f.default
             yield inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name])
 
 

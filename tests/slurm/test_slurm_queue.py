@@ -1,0 +1,153 @@
+"""SLURM's commands, played by small scripts: what is asked of them and what is made of their answers."""
+
+import json
+
+import pytest
+
+from sjdvp.config import RunConfig
+from sjdvp.errors import SlurmError
+from sjdvp.events import ignore
+from sjdvp.generate import Request, generate
+from sjdvp.runs.shards import Shard
+from sjdvp.slurm import queue
+from sjdvp.slurm.script import read_array
+from sjdvp_cli.app import run
+from tests.fake_painter import FakePainter
+
+CONFIG = "MaxArraySize            = 1001\n"
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Answer as a SLURM whose commands print what they are given; each call is noted in `calls`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def answer(**answers: str):
+        for name, text in answers.items():
+            (folder / f"{name}.txt").write_text(text)
+            script = folder / name
+            script.write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\nexec /bin/cat {folder}/{name}.txt\n')
+            script.chmod(0o755)
+        return lambda: (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+
+    return answer
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("".join(f"prompt {i}\n" for i in range(10)), encoding="utf-8")
+    return file
+
+
+def test_array_list():
+    assert queue.array_list([]) == ""
+    assert queue.array_list([7]) == "7"
+    assert queue.array_list([4, 0, 1, 2, 7, 8, 2]) == "0-2,4,7-8"
+
+
+def test_queue_lines(slurm):
+    slurm(squeue="5|0|RUNNING|n1|None\n5|1|PENDING||Resources\n6|N/A|RUNNING|n1|None\n4|12|TIMEOUT|n2|TimeLimit\n")
+    tasks = queue.queued_tasks()
+    assert [(task.job, task.task, task.active, task.node) for task in tasks] == [
+        ("5", 0, True, "n1"),
+        ("5", 1, True, ""),
+        ("4", 12, False, "n2"),
+    ]
+
+
+def test_a_command_that_is_not_there_or_refuses(slurm, tmp_path):
+    with pytest.raises(SlurmError, match="there is no scontrol here"):
+        queue.largest_array()
+    slurm(sbatch="")
+    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: Invalid account' >&2; exit 1\n")
+    with pytest.raises(SlurmError, match=r"^sbatch: Invalid account$"):
+        queue.submit(tmp_path / "array.sh")
+
+
+def test_own_job():
+    assert queue.own_job({}) == ""
+    assert queue.own_job({"SLURM_JOB_ID": "7"}) == "7"
+    assert queue.own_job({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}) == "5_2"
+
+
+def test_submit_status_and_missing(slurm, out, prompts, capsys):
+    calls = slurm(scontrol=CONFIG, sbatch="5\n", squeue="")
+    assert (
+        run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "4", "--at-once", "2", "--submit", "--seed", "1"]) == 0
+    )
+    assert capsys.readouterr().out == "5\n"
+    submitted = [call for call in calls() if call.startswith("sbatch")]
+    assert [call.split(f"{out}/slurm/")[-1] for call in submitted] == ["array.sh", "check.sh"]
+    assert "--array=0-3%2" in submitted[0]
+    assert "--dependency=afterany:5" in submitted[1]
+    assert read_array(out) == (4, "%2")
+
+    # Shard 0 is done and forgotten by the queue, 1 has failed, 2 runs, 3 is nowhere; another job of the same user does not count.
+    for shard, limit in ((0, None), (1, 1)):
+        painter = FakePainter()
+        config = RunConfig().run
+        assert config.seed is None
+        request = Request(RunConfig(), out, prompts=prompts, shard=Shard(shard, 4))
+        generate(request, painter.open, ignore)
+        if limit:
+            for picture in sorted((out / "images").glob("*.png")):
+                if int(picture.stem) % 4 == 1:
+                    picture.unlink()
+                    break
+    slurm(squeue="5|1|FAILED|n1|NonZeroExitCode\n5|2|RUNNING|n1|None\n99|3|RUNNING|n1|None\n")
+    assert run(["slurm", "status", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "0\t3/3\t0\t-\t-",
+        "1\t2/3\t0\t5_1 FAILED (NonZeroExitCode)\tn1",
+        "2\t0/2\t0\t5_2 RUNNING\tn1",
+        "3\t0/2\t0\t-\t-",
+        "--array=1,3",
+    ]
+    assert "5/10 images; 2 shards to send again" in shown.err
+    slurm(sbatch="6\n")
+    assert run(["slurm", "--submit", "--missing", "-o", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"job": "6", "array": "1,3", "check": "6"}
+    assert "--array=1,3%2" in [call for call in calls() if call.startswith("sbatch")][-2]
+    # The new array counts, though the old one's failure is still remembered.
+    slurm(squeue="5|1|FAILED|n1|NonZeroExitCode\n6|1|PENDING||Priority\n5|2|RUNNING|n1|None\n6|3|PENDING||Priority\n")
+    assert run(["slurm", "--submit", "--missing", "-o", str(out)]) == 0
+    assert "nothing is missing" in capsys.readouterr().err
+
+
+def test_status_without_slurm_tells_what_is_on_disk(slurm, out, prompts, capsys):
+    assert run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "2"]) == 0
+    capsys.readouterr()
+    assert run(["slurm", "status", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["0\t0/?\t0\t-\t-", "1\t0/?\t0\t-\t-", "--array=0-1"]
+    assert "there is no squeue here; only what is on disk is shown" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompts", "{prompts}"], "which run folder"),
+        (["-o", "{out}"], "into how many tasks"),
+        (["-o", "{out}", "--shards", "2"], "prompts come from either"),
+        (["-o", "{out}", "--shards", "2", "--prompts", "-"], "cannot read its prompts from a pipe"),
+        (["-o", "{out}", "--shards", "2", "--prompts", "absent.txt"], "cannot read the prompts"),
+        (["-o", "{out}", "--shards", "1002", "--prompts", "{prompts}"], "at most 1001 tasks (MaxArraySize)"),
+        (["-o", "{out}", "--missing"], "use: sjdvp slurm --submit --missing"),
+        (["-o", "{out}", "--missing", "--submit"], "no array script"),
+        (["status", "{out}"], "no array script"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_written(slurm, out, prompts, capsys, arguments, message):
+    slurm(scontrol=CONFIG, squeue="")
+    assert run(["slurm", *[argument.format(out=out, prompts=prompts) for argument in arguments]]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
