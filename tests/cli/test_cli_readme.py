@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import sjdvp as library
+from sjdvp_cli import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,6 +29,10 @@ def test_commands_run_in_order(sjdvp, painter, checkout):
             result = sjdvp(*arguments)
             assert result.code == 0, (arguments, result.err)
     assert len(painter) >= 3
+
+
+def test_every_command_is_shown():
+    assert {words[1] for words in COMMANDS} == set(app.COMMANDS)
 
 
 @pytest.mark.skipif(not EMBEDDED.exists(), reason="the embedded model is not in this checkout")
