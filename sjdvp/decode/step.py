@@ -91,6 +91,7 @@ def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
         state,
         step_B=step_B,
         codes_BS=_write(state.codes_BS, pos_BW, committed_BW, col_W < n_new_B[:, None]),
+        stood_BS=_write(state.stood_BS, pos_BW, torch.ones_like(pos_BW), col_W < verdict.accepted_B[:, None]),
         trail_BRV=_lay_trail(state.trail_BRV, pos_BW, p_BWV),
         score_BK=_score(state, p_BWV, n_new_B),
         tally_BT=state.tally_BT + _count(decoder, state, p_BWV, committed_BW, live_BW, verdict, n_new_B),

@@ -46,6 +46,7 @@ class State:
     n_B: Tensor  # positions committed
     step_B: Tensor  # decode forwards done (NFE)
     codes_BS: Tensor  # committed codes, padded by W so that a whole window can be written at any place
+    stood_BS: Tensor  # 1 where the code was committed as a draft that stood, 0 where it was a correction or bonus draw
     draft_BW: Tensor
     q_BWV: Tensor  # the law each draft was drawn from
     past_BLWV: Tensor  # the last laws of each position, newest first (L = 0 without verification prediction)
@@ -75,6 +76,7 @@ class State:
             n_B=whole() + layout.length,
             step_B=whole(),
             codes_BS=whole(layout.length + window),
+            stood_BS=whole(layout.length + window),
             draft_BW=whole(window),
             q_BWV=law(window),
             past_BLWV=law(n_laws, window),

@@ -24,6 +24,14 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def visible_gpus() -> int:
+    """Return how many GPUs this process may use; raises DeviceError when there are none."""
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise DeviceError("--gpus all: this process sees no GPU", "use --workers N on a CPU machine; see `sjdvp doctor`")
+    return count
+
+
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of that name; auto is bfloat16 on GPUs that have it, float32 elsewhere."""
     if name != "auto":

@@ -110,14 +110,17 @@ class Engine:
 
     def _ended(self, seat: Seat, row: int | None, error: ImageError | None) -> _Ended:
         length, window = self.decoder.layout.length, self.decoder.window
+        grid = self.backbone.grid
         if row is None:
-            codes_N = torch.zeros(0, dtype=torch.int64)
+            codes_N = stood_N = torch.zeros(0, dtype=torch.int64)
             nfe, tally, commits = 0, [0.0] * self._state.tally_BT.shape[1], [0] * (window + 1)
         else:
-            codes_N = self.backbone.grid.image_codes(self._state.codes_BS[row, :length])
+            codes_N = grid.image_codes(self._state.codes_BS[row, :length])
+            stood_N = grid.image_codes(self._state.stood_BS[row, :length])
             nfe, tally = int(self._state.step_B[row]), self._state.tally_BT[row].tolist()
             commits = self._state.commits_BN[row].tolist()
         stats = decoding_stats(length, nfe, tally, commits, predicts=self.decoder.prior.n_candidates > 0)
+        stats["accept_map"] = "".join(map(str, stood_N.tolist()))
         return _Ended(seat, codes_N, stats, error)
 
     def _finish(self, ended: _Ended) -> Picture:

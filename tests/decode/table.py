@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from scipy.stats import chisquare
 from torch import Tensor
 
 from sjdvp import rng
@@ -51,18 +52,16 @@ class TableModel:
             out.append(self.logits(sequences, (pos_BW[:, w] + 1).clamp(max=S)))
         return torch.stack(out, 1)
 
-    def joint(self, sampling: SamplingConfig) -> dict[tuple[int, ...], float]:
-        """The exact law of whole images."""
-        result = {}
+    def joint(self, sampling: SamplingConfig) -> tuple[Tensor, Tensor]:
+        """The exact law of whole images: every image [N, S] and its probability [N]."""
         S = len(self.forced)
-        for image in itertools.product(*[[0] if forced else range(self.n_codes) for forced in self.forced]):
-            sequence = torch.tensor([image])
-            probability = 1.0
-            for i in range(S):
-                law = laws(self.logits(sequence, torch.tensor([i]))[:, None], torch.tensor([[self.forced[i]]]), sampling)
-                probability *= float(law[0, 0, image[i]])
-            result[image] = probability
-        return result
+        images = torch.tensor(list(itertools.product(*[[0] if forced else range(self.n_codes) for forced in self.forced])))
+        probability = torch.ones(len(images), dtype=torch.float64)
+        for i in range(S):
+            forced = torch.full((len(images), 1), self.forced[i])
+            law = laws(self.logits(images, torch.full((len(images),), i))[:, None], forced, sampling)
+            probability *= law[:, 0].gather(1, images[:, i : i + 1])[:, 0]
+        return images, probability
 
 
 def run(
@@ -71,7 +70,7 @@ def run(
     seeds: list[int],
     n_rows: int,
     dtype: torch.dtype = torch.float32,
-    watch: Callable[[State, Tensor], None] = lambda state, logits: None,
+    step: Callable[[Decoder, State, Tensor], State] = decode_step,
 ) -> tuple[Tensor, Tensor]:
     """Decode one image a seed through `n_rows` rows, refilled as they end; returns codes [images, S] and NFE [images]."""
     S = model.layout.length
@@ -93,11 +92,22 @@ def run(
             for row, (image, _) in zip(rows, jobs, strict=True):
                 seated[row] = image
         logits = model.window_logits(state, decoder.window).to(dtype)
-        watch(state, logits)
-        state = decode_step(decoder, state, logits)
+        state = step(decoder, state, logits)
     return images, nfe
 
 
-def sample(model: TableModel, decoder: Decoder, n: int, seed: int) -> Tensor:
-    """Draw n images at once, one row each: the fast way to a large sample."""
-    return run(model, decoder, list(range(seed * n, (seed + 1) * n)), n)[0]
+def p_value(model: TableModel, decoder: Decoder, n: int, seed: int, step=decode_step) -> float:
+    """Chi-square p-value of n images, drawn at once with one row each, against the model's exact joint law."""
+    images, _ = run(model, decoder, list(range(seed * n, (seed + 1) * n)), n, step=step)
+    every, probability = model.joint(decoder.sampling)
+    place = model.n_codes ** torch.arange(images.shape[1])
+    counts = torch.bincount((images * place).sum(-1), minlength=model.n_codes ** images.shape[1])
+    expected = torch.zeros(len(counts), dtype=torch.float64)
+    expected[(every * place).sum(-1)] = probability * n
+    assert counts[expected == 0].sum() == 0, "drew an image of probability zero"
+    rare = expected < 5  # pooled, so that the chi-square approximation holds
+    seen = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    wanted = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    if wanted[-1] == 0:
+        seen, wanted = seen[:-1], wanted[:-1]
+    return float(chisquare(seen.numpy(), (wanted / wanted.sum() * n).numpy()).pvalue)

@@ -1,0 +1,126 @@
+"""The decoding step: shapes, forced tokens, ends of images, rows that fail."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sjdvp import rng
+from sjdvp.config import SamplingConfig
+from sjdvp.decode.step import admit, decode_step
+from sjdvp.decode.window import Tally
+from tests.decode.table import TableModel, run
+from tests.decode.test_exactness import COMBINATIONS, decoder
+
+MODEL = TableModel(n_codes=3, forced=[False, False, True] * 2, stride=3, sharpness=2.0)
+
+
+def started(parts, window, n_rows=4):
+    the_decoder = decoder(*parts, window=window, model=MODEL)
+    state = the_decoder.idle_state(n_rows, torch.float32, torch.device("cpu"))
+    first = MODEL.logits(torch.zeros(n_rows, 6, dtype=torch.int64), torch.zeros(n_rows, dtype=torch.int64)).float()
+    admit(the_decoder, state, list(range(n_rows)), first, rng.keys(list(range(n_rows))))
+    return the_decoder, state
+
+
+@pytest.mark.parametrize("parts", COMBINATIONS)
+def test_a_step_keeps_every_shape_and_dtype(parts):
+    the_decoder, state = started(parts, window=4)
+    new = decode_step(the_decoder, state, MODEL.window_logits(state, 4).float())
+    for before, after in zip(state.tensors(), new.tensors(), strict=True):
+        assert (before.shape, before.dtype) == (after.shape, after.dtype)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 20])
+def test_forced_tokens_are_never_rejected_and_nothing_is_written_past_the_end(window):
+    images, nfe = run(MODEL, decoder("coupled", "above", "growth", window, model=MODEL), list(range(200)), 200)
+    assert (images[:, 2] == 0).all() and (images[:, 5] == 0).all()
+    assert (nfe <= 5).all() and (nfe >= 1).all()
+
+
+def test_forced_tokens_cost_no_forward():
+    # Every position but the first is forced: all drafts stand, so a window holds W commits.
+    model = TableModel(n_codes=3, forced=[False] + [True] * 8, stride=9)
+    _, nfe = run(model, decoder(window=4, model=model), [1, 2, 3], 3)
+    assert nfe.tolist() == [2, 2, 2]
+
+
+def test_each_step_commits_between_one_code_and_the_window():
+    the_decoder, state = started(("independent", "uniform", "none"), window=3)
+    while (state.n_B < 6).any():
+        new = decode_step(the_decoder, state, MODEL.window_logits(state, 3).float())
+        gained = new.n_B - state.n_B
+        assert ((gained >= 1) | (state.n_B == 6)).all() and (gained <= 3).all()
+        assert torch.equal(new.codes_BS[:, :1], state.codes_BS[:, :1])
+        state = new
+
+
+def test_an_idle_row_does_nothing():
+    the_decoder, state = started(("coupled", "above", "adaptive"), window=3)
+    state.n_B[1] = 6
+    new = decode_step(the_decoder, state, MODEL.window_logits(state, 3).float())
+    assert new.n_B[1] == 6 and new.step_B[1] == 0 and not new.bad_B[1]
+    assert torch.equal(new.codes_BS[1], state.codes_BS[1])
+    assert new.tally_BT[1].sum() == 0 and new.commits_BN[1].sum() == 0
+
+
+def test_logits_that_are_not_finite_fail_their_row_alone():
+    the_decoder, state = started(("coupled", "above", "adaptive"), window=3)
+    logits = MODEL.window_logits(state, 3).float()
+    clean = decode_step(the_decoder, state, logits)
+    logits[2, 1, 0] = float("nan")
+    dirty = decode_step(the_decoder, state, logits)
+    assert dirty.bad_B.tolist() == [False, False, True, False]
+    for a, b in zip(clean.tensors(), dirty.tensors(), strict=True):
+        assert torch.equal(a[[0, 1, 3]], b[[0, 1, 3]])
+
+
+def test_the_stored_law_is_the_law_of_the_draw():
+    """Rows with equal stored laws: their drafts, taken together, must follow that law."""
+    for drafter in ("independent", "coupled", "gumbel"):
+        the_decoder, state = started((drafter, "above", "growth"), window=4, n_rows=8_000)
+        for _ in range(2):
+            state = decode_step(the_decoder, state, MODEL.window_logits(state, 4).float())
+        laws, group = state.q_BWV[:, 0].unique(dim=0, return_inverse=True)
+        for number, law in enumerate(laws):
+            drafts = state.draft_BW[(group == number) & (state.n_B < 6), 0]
+            if len(drafts) > 500:
+                seen = torch.bincount(drafts, minlength=3) / len(drafts)
+                assert (seen - law).abs().max() < 5 * (0.25 / len(drafts)) ** 0.5
+
+
+def test_greedy_decoding_is_the_argmax_path():
+    the_decoder = decoder("independent", window=4, sampling=SamplingConfig(temperature=0), model=MODEL)
+    images, _ = run(MODEL, the_decoder, [1, 2], 2)
+    wanted = torch.zeros(1, 6, dtype=torch.int64)
+    for i in range(6):
+        if not MODEL.forced[i]:
+            wanted[0, i] = MODEL.logits(wanted, torch.tensor([i])).argmax()
+    assert torch.equal(images, wanted.expand(2, -1))
+
+
+def test_the_tally_counts_what_happened():
+    the_decoder, state = started(("independent", "uniform", "history"), window=3, n_rows=64)
+    while (state.n_B < 6).any():
+        state = decode_step(the_decoder, state, MODEL.window_logits(state, 3).float())
+    tally, commits = state.tally_BT, state.commits_BN
+    assert torch.equal(commits.sum(-1), state.step_B)
+    assert torch.equal((commits * torch.arange(4)).sum(-1), torch.full((64,), 5))
+    assert torch.equal(tally[:, Tally.ACCEPTED].long(), state.stood_BS[:, :6].sum(-1))
+    assert (tally[:, Tally.DRAFTED] >= tally[:, Tally.ACCEPTED]).all()
+    assert (tally[:, Tally.GREW] <= tally[:, Tally.LOOKED]).all() and tally[:, Tally.LOOKED].sum() > 0
+
+
+def test_a_row_is_clean_after_another_image_used_it():
+    seeds = [3, 4, 5, 6]
+    alone = [run(MODEL, decoder("coupled", "above", "adaptive", 4, model=MODEL), [seed], 1)[0] for seed in seeds]
+    one_row, _ = run(MODEL, decoder("coupled", "above", "adaptive", 4, model=MODEL), seeds, 1)
+    assert torch.equal(torch.cat(alone), one_row)
+
+
+def test_the_empty_residual_draws_from_the_law():
+    # q equal to p everywhere: nothing is ever rejected, and nothing is NaN.
+    flat = replace(MODEL, sharpness=0.0)
+    images, nfe = run(flat, decoder("independent", "uniform", "none", 4, model=flat), list(range(300)), 300)
+    assert (nfe == 2).all()
+    assert 0.25 < (images[:, 0] == 0).float().mean() < 0.42

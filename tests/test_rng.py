@@ -1,0 +1,62 @@
+"""Counter noise: a pure function, uniform, and never an end point."""
+
+import torch
+
+from sjdvp import rng
+from sjdvp.rng import Noise, Purpose
+
+
+def splitmix64(x: int) -> int:
+    """SplitMix64's finaliser in plain integers."""
+    mask = (1 << 64) - 1
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return x ^ (x >> 31)
+
+
+def test_keys_are_splitmix64_of_the_seed():
+    seeds = [0, 1, 2**53 - 1]
+    wanted = [splitmix64((seed + 0x9E3779B97F4A7C15) % 2**64) for seed in seeds]
+    assert [key % 2**64 for key in rng.keys(seeds).tolist()] == wanted
+
+
+def test_splitmix64_gives_its_published_first_output():
+    # Seed 1234567 (Vigna's reference implementation).
+    assert rng.keys([1234567])[0].item() % 2**64 == 6457827717110365317
+
+
+def test_uniform_stays_inside_the_open_interval_at_its_ends(monkeypatch):
+    ends = torch.tensor([0, -1])  # all bits clear, all bits set
+    monkeypatch.setattr(rng, "_chain", lambda key, *counters: key)
+    u = rng.uniform(ends)
+    assert u[0] == 2.0**-24 and u[1] == 1 - 2.0**-24
+    e = rng.exponential(ends)
+    assert torch.isfinite(e).all() and (e > 0).all()
+
+
+def test_uniform_has_the_moments_of_a_uniform():
+    u = rng.uniform(rng.keys(list(range(1000)))[:, None], torch.arange(1000))
+    assert abs(u.mean() - 0.5) < 1e-3 and abs(u.var() - 1 / 12) < 1e-3
+    assert abs(torch.corrcoef(torch.stack([u[:, :-1].flatten(), u[:, 1:].flatten()]))[0, 1]) < 4e-3
+
+
+def test_exponential_has_the_moments_of_an_exponential():
+    e = rng.exponential(rng.keys(list(range(1000)))[:, None], torch.arange(1000))
+    assert abs(e.mean() - 1) < 5e-3 and abs(e.var() - 1) < 2e-2
+
+
+def test_noise_is_a_function_of_seed_position_step_and_purpose():
+    keys, steps = rng.keys([5, 6]), torch.tensor([3, 9])
+    here = Noise(keys, torch.tensor([[4, 5, 6], [0, 1, 2]]), steps)
+    moved = Noise(keys.flip(0), torch.tensor([[1, 2, 3], [5, 6, 7]]), steps.flip(0))
+    assert torch.equal(here.uniform_BW(Purpose.ACCEPT)[0, 1:], moved.uniform_BW(Purpose.ACCEPT)[1, :2])
+    assert torch.equal(here.exponential_BWV(7)[1, 1], moved.exponential_BWV(7)[0, 0])
+    numbers = [here.uniform_BW(purpose)[0, 0].item() for purpose in Purpose]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_fixed_noise_does_not_change_with_the_step_and_other_noise_does():
+    pos = torch.tensor([[8]])
+    early, late = Noise(rng.keys([1]), pos, torch.tensor([0])), Noise(rng.keys([1]), pos, torch.tensor([1]))
+    assert torch.equal(early.exponential_BWV(9), late.exponential_BWV(9))
+    assert not torch.equal(early.uniform_BW(Purpose.DRAFT), late.uniform_BW(Purpose.DRAFT))
