@@ -31,6 +31,9 @@ class ModelConfig:
     path: str | None = None  # local folder or file, or a hub id; None: what the backbone ships or names itself
     tokenizer: str | None = None  # where the text tokenizer lives when the weights' folder has none
     pixels: str | None = None  # where the pixel decoder lives when the weights' folder has none
+    text_encoder: str | None = None  # of models that read their prompts with another model (LlamaGen t2i: flan-t5-xl)
+    resolution: int | None = None  # side of the square it was trained for, in pixels, where the weights do not tell
+    heads: int | None = None  # attention heads, where neither the weights nor the family's rule tell (LlamaGen)
     revision: str | None = None
     width: int | None = None  # pixels; None: the backbone's default
     height: int | None = None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 REGISTRY = {
     "emoji": "sjdvp.backbones.generic:open_embedded",
     "generic": "sjdvp.backbones.generic:open_folder",
+    "llamagen-c2i": "sjdvp.backbones.llamagen:open_classes",
+    "llamagen-t2i": "sjdvp.backbones.llamagen:open_captions",
 }
 
 

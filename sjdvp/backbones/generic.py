@@ -113,11 +113,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, revision: str |
     about = _describe(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config)
     load_strict(model, read_safetensors(folder), f"the {config.model_type} decoder of {folder}", dtype, device)
-    # Rotary frequencies are no weights, so they are still on the meta device: computed again where they are used.
-    with device:
-        model.model.rotary_emb = type(model.model.rotary_emb)(config)
     pixel_decoder = TamingDecoder.from_description({k: v for k, v in about["pixel_decoder"].items() if k != "family"})
     load_strict(pixel_decoder, read_safetensors(folder, "pixels"), f"the pixel decoder of {folder}", torch.float32, device)
     grid = Grid(about["grid"]["rows"], about["grid"]["columns"])

@@ -1,30 +1,36 @@
 """The one place that touches transformers' internals: a decoder-only transformer stepped with our own positions, mask and cache.
 
 Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a boolean mask [R, 1, W, C]
-and `cache`: Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The mask must stay boolean and the attention `sdpa`: eager
-attention adds a boolean mask as numbers, without an error.
+and `cache`: Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The mask stays boolean and the attention is ours: transformers'
+eager attention adds a boolean mask as numbers, without an error.
 """
 
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from sjdvp.backbones import attention
 from sjdvp.cache import RowCache
 
 
 class Trunk:
     """A transformers decoder, from embeddings to the hidden states after its last norm."""
 
-    def __init__(self, decoder: nn.Module) -> None:
+    def __init__(self, decoder: PreTrainedModel, rotary: nn.Module | None = None) -> None:
+        """Take a decoder with its weights in place; `rotary` replaces its rotary embedding.
+
+        A decoder's own rotary embedding is computed anew: it is no weight, so loading on the meta device leaves it there.
+        """
         config: Any = decoder.config
-        if config._attn_implementation != "sdpa":
-            raise ValueError(f"the trunk needs sdpa attention, found {config._attn_implementation!r}")
-        self._decoder = decoder.eval().requires_grad_(False)
+        decoder.set_attn_implementation(attention.NAME)
+        self._decoder: Any = decoder.eval().requires_grad_(False)
         self._n_layers = config.num_hidden_layers
         self._n_heads = config.num_key_value_heads
         self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         example = next(decoder.parameters())
         self.device, self.dtype = example.device, example.dtype
+        self._decoder.rotary_emb = (rotary or type(self._decoder.rotary_emb)(config)).to(self.device)
 
     def new_cache(self, n_rows: int, n_slots: int) -> RowCache:
         """Allocate keys and values for `n_rows` rows of `n_slots` slots."""

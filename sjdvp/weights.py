@@ -1,0 +1,105 @@
+"""Where weights are: a local folder or file, or a hub id. Imports no torch.
+
+A hub id is `owner/name`, with `@revision` after it and `/path/in/the/repository` at its end where one file is meant. Downloads go
+through huggingface_hub, which keeps to HF_HOME and HF_HUB_OFFLINE.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from sjdvp.config import ModelConfig
+from sjdvp.errors import WeightsError
+
+_HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>.+))?")
+_SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha>[0-9a-f]{40})(/|$)")
+_WANTED = ["*.json", "*.safetensors", "*.bin", "*.pth", "*.ckpt", "*.yaml"]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Weights on this machine: where, what to call them in a log, and the hub revision they came from."""
+
+    path: Path
+    name: str
+    revision: str | None
+
+
+def locate(spec: str | None, revision: str | None = None, setting: str = "model.path") -> Located:
+    """Return where the weights that `spec` names are, after downloading them if need be.
+
+    Raises WeightsError when they are not there: it names what was asked, the places looked in, and the command that fetches it.
+    """
+    if not spec:
+        raise WeightsError("no weights are named", f"give --model FOLDER or a hub id (the setting {setting})")
+    path = Path(spec).expanduser()
+    if path.exists():
+        return _local(path, revision)
+    match = _HUB_ID.fullmatch(spec)
+    if match is None or spec.startswith((".", "~")):
+        raise WeightsError(f"{spec}: no such file or folder ({setting})", "give a path that exists, or a hub id owner/name")
+    return _download(match["repo"], match["revision"] or revision, match["file"], path)
+
+
+def pin(model: ModelConfig) -> ModelConfig:
+    """Return the settings with every hub id replaced by the path of its files here, and the revision found.
+
+    The parent of a run does this once; its workers then open paths, and never the network.
+    """
+    if model.path is None:
+        return model
+    weights = locate(model.path, model.revision)
+    others: dict[str, Any] = {
+        field: str(locate(getattr(model, field), setting=f"model.{field}").path)
+        for field in ("tokenizer", "pixels", "text_encoder")
+        if getattr(model, field) is not None
+    }
+    return replace(model, path=str(weights.path), revision=weights.revision, **others)
+
+
+def find_file(weights: Located, names: Iterable[str], other: str | None, setting: str) -> Path:
+    """Return the first of the files `names` that lies in the weights' folder, or where the setting `other` says.
+
+    Raises WeightsError that lists the places looked in.
+    """
+    folder = weights.path if weights.path.is_dir() else weights.path.parent
+    places = [folder / name for name in names]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None and other is not None:
+        path = locate(other, setting=setting).path
+        places += [path / name for name in names] if path.is_dir() else [path]
+        found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        looked = ", ".join(str(place) for place in places)
+        raise WeightsError(f"{setting} is needed and was not found; looked for {looked}", f"give --set {setting}=FILE or a hub id")
+    return found
+
+
+def _local(path: Path, revision: str | None) -> Located:
+    snapshot = _SNAPSHOT.search(path.as_posix())
+    if snapshot is None:
+        return Located(path, path.resolve().name, revision)
+    return Located(path, f"{snapshot['owner']}/{snapshot['name']}", snapshot["sha"])
+
+
+def _download(repo: str, revision: str | None, file: str | None, as_path: Path) -> Located:
+    try:
+        if file is None:
+            path = snapshot_download(repo, revision=revision, allow_patterns=_WANTED)
+        else:
+            path = hf_hub_download(repo, file, revision=revision)
+    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
+        asked = f"{file} of {repo}" if file else repo
+        command = " ".join(["hf download", repo, *([file] if file else []), *(["--revision", revision] if revision else [])])
+        reason = str(error).strip().splitlines()[0]
+        raise WeightsError(
+            f"{asked} is not here and could not be fetched ({reason}): looked for {as_path} and in the cache {HF_HUB_CACHE}",
+            f"fetch it where there is a network: {command}",
+        ) from error
+    return _local(Path(path), revision)
