@@ -27,6 +27,7 @@ class ChartRow:
     run: int
     shapes: Markup
     value: str
+    law: str = ""  # beside a speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,12 @@ def _speed_charts(lines: Sequence[Line]) -> Iterator[Chart]:
                 continue
             top = max(1.0, *(found.high or found.value for found in gains.values())) * 1.02
             rows = [
-                ChartRow(i, svg.bar(g.value, g.low, g.high, top, f"{lines[i].name}: {g.value:.2f} times"), f"{g.value:.2f}×")
+                ChartRow(
+                    i,
+                    svg.bar(g.value, g.low, g.high, top, f"{lines[i].name}: {g.value:.2f} times"),
+                    f"{g.value:.2f}×",
+                    lines[i].law,
+                )
                 for i, g in gains.items()
             ]
             yield Chart(f"{word} than {base}", "line: 95 % interval", tuple(rows), ())
@@ -178,13 +184,13 @@ def _histogram(title: str, numbers: Sequence[Sequence[float]], words: Callable[[
 
 def _commit_chart(committed: Sequence[Sequence[float]]) -> Chart:
     """Show the shares of forwards that committed 0, 1, 2, ... codes."""
-    longest, top = max(map(len, committed)), max(max(shares, default=0.0) for shares in committed)
+    longest = max(map(len, committed))
     rows = []
     for i, shares in enumerate(committed):
         if shares:
             padded = [*shares, *[0.0] * (longest - len(shares))]
             mean = f"{sum(count * share for count, share in enumerate(shares)):.2f}"
-            rows.append(ChartRow(i, svg.columns(padded, top, f"Codes committed by a forward: mean {mean}"), mean))
+            rows.append(ChartRow(i, svg.columns(padded, f"Codes committed by a forward: mean {mean}"), mean))
     ticks = tuple(str(round((longest - 1) * share)) for share in (0, 0.5, 1))
     return Chart("Codes committed by a forward", "number: mean", tuple(rows), ticks)
 

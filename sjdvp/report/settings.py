@@ -1,10 +1,16 @@
-"""Settings and hardware of runs, side by side: what all share once, what differs for each."""
+"""Settings and hardware of runs, side by side: what all share once, what differs for each.
+
+A page is passed on to others, so it names no host, and of a path only the last part.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sjdvp.report.load import Run
+
+_ABSENT = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ def hardware(runs: Sequence[Run]) -> list[Setting]:
 
 
 def _hardware(run: Run) -> dict[str, Any]:
-    keys = ("device", "gpu", "dtype", "batch_size", "host")
+    keys = ("device", "gpu", "dtype", "batch_size")
     measured = {key: _distinct(row.get(key) for row in run.ok.values()) for key in keys}
     memory = [row["peak_mem_bytes"] for row in run.ok.values() if isinstance(row.get("peak_mem_bytes"), int)]
     stored = _flat({"hardware": run.info.plain.get("hardware", {}), "versions": run.info.plain.get("versions", {})})
@@ -40,19 +46,24 @@ def _hardware(run: Run) -> dict[str, Any]:
 
 
 def _distinct(values: Iterable[Any]) -> str:
-    return ", ".join(sorted({str(value) for value in values if value is not None})) or "–"
+    return ", ".join(sorted({str(value) for value in values if value is not None})) or _ABSENT
 
 
 def _side_by_side(tables: Sequence[Mapping[str, Any]]) -> list[Setting]:
     found = []
     for key in dict.fromkeys(key for table in tables for key in table):
         values = tuple(_text(table.get(key)) for table in tables)
+        if set(values) == {_ABSENT}:
+            continue
         found.append(Setting(key, values if len(set(values)) > 1 else values[:1]))
     return found
 
 
 def _text(value: object) -> str:
-    return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return _ABSENT
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return Path(text).name if text.startswith(("/", "~")) else text
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

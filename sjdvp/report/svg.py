@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 from sjdvp.report.figures import quantile
 
 WIDTH, HEIGHT = 100, 24  # of a stretched chart, in its own units
-_BINS = 40
+_BINS = 32
 _HEAT_CELLS = 32  # along a side; finer grids are averaged
 
 
@@ -52,9 +52,9 @@ def histogram(numbers: Sequence[float], scale: Scale, title: str) -> Markup:
     return _svg(_columns(counts, max(counts), WIDTH / _BINS) + middle, title, WIDTH, HEIGHT, stretch=True)
 
 
-def columns(shares: Sequence[float], top: float, title: str) -> Markup:
+def columns(shares: Sequence[float], title: str) -> Markup:
     """Return one column for each share, side by side."""
-    return _svg(_columns(shares, top, 0.9 * WIDTH / len(shares)), title, WIDTH, HEIGHT, stretch=True)
+    return _svg(_columns(shares, max(shares), 0.9 * WIDTH / len(shares)), title, WIDTH, HEIGHT, stretch=True)
 
 
 def _columns(heights: Sequence[float], top: float, width: float) -> Markup:

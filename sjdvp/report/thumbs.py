@@ -12,6 +12,7 @@ from PIL import Image
 
 # Longest side and quality, best first: the first that fits the allowance is taken.
 _STEPS = ((256, 85), (256, 70), (192, 70), (160, 65), (128, 60), (128, 45), (96, 45), (96, 25), (64, 25), (48, 10))
+_TYPICAL = 0.15  # bytes a pixel of a photo, in base64: larger steps need not be tried
 
 PAGE_BYTES = 10_000_000  # of pictures on one page, in base64
 MOST = 24_000  # for one picture
@@ -46,17 +47,18 @@ def _thumb(path: Path, allowance: int) -> Thumb | None:
             picture = opened.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # SyntaxError: Pillow, for a broken chunk
         return None  # the page says so in its place
-    for thumb in _versions(picture):
+    for thumb in _versions(picture, allowance):
         if len(thumb.uri) <= allowance:
             break
     return thumb  # the smallest, where none fits
 
 
-def _versions(picture: Image.Image) -> Iterator[Thumb]:
-    sides = [step for step in _STEPS if step[0] <= max(picture.size)] or [(max(picture.size), quality) for _, quality in _STEPS]
-    for side, quality in sides:
+def _versions(picture: Image.Image, allowance: int) -> Iterator[Thumb]:
+    longest = max(picture.size)
+    likely = [step for step in _STEPS if step[0] ** 2 * _TYPICAL <= allowance] or [_STEPS[-1]]
+    for side, quality in likely:
         small = picture.copy()
-        small.thumbnail((side, side), Image.Resampling.LANCZOS)
+        small.thumbnail((min(side, longest), min(side, longest)), Image.Resampling.LANCZOS)
         data = io.BytesIO()
-        small.save(data, "WEBP", quality=quality, method=2)
+        small.save(data, "WEBP", quality=quality, method=0)
         yield Thumb("data:image/webp;base64," + base64.b64encode(data.getvalue()).decode("ascii"), *small.size)

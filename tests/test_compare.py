@@ -1,0 +1,214 @@
+"""Decoders in turns, with stand-ins for the engines: who draws what when, and what is on disk after it."""
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sjdvp.compare import Lane, Request, compare, plan_lanes
+from sjdvp.errors import ConfigError, FolderError
+from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
+from sjdvp.jobs import Picture
+from sjdvp.profiles import resolve
+from sjdvp.report.fair import require_fair
+from sjdvp.report.load import load_runs
+from sjdvp.report.pairs import gain, same_tokens
+from sjdvp.runs.check import check_folder
+from sjdvp.runs.prompts import inline_prompts
+from sjdvp.runs.shards import Selection
+from tests.fake_painter import noise
+
+TEXTS = ("a red apple", "a plum", "a fig", "a red apple")
+
+
+class Engines:
+    """Stand-ins for engines that keep a diary: (decoder, prompt row, sample) in the order of drawing."""
+
+    def __init__(self) -> None:
+        self.diary: list[tuple[str, int, int]] = []
+        self.opened = 0
+
+    @contextmanager
+    def open(self, configs):
+        self.opened += 1
+        yield [Painter(config.decoder, self.diary) for config in configs]
+
+
+class Painter:
+    """Its NFE is a pure function of seed and decoder, as an engine's is."""
+
+    def __init__(self, decoder, diary) -> None:
+        self.decoder, self.diary = decoder, diary
+
+    def paint(self, source):
+        while (job := source.take(wait=True)) is not None:
+            self.diary.append((self.decoder.preset, job.index, job.sample))
+            nfe = 64 if self.decoder.preset == "ar" else 8 + job.seed % 8 + self.decoder.window
+            stats = {"nfe": nfe, "image_tokens": 64, "latency_s": nfe / 100, "token_sha256": f"{job.seed:x}", "device": "cpu"}
+            if "fail" in job.prompt:
+                yield Picture(job, None, stats, {"type": "ImageError", "message": "no picture", "hint": ""})
+            else:
+                yield Picture(job, noise(job), stats)
+
+
+def with_settings(more):
+    return resolve("emoji", {"run.seed": 7, "run.batch_size": 1, **more}, {})
+
+
+def request(out: Path, decoders="ar,sjd,sjdvp", texts=TEXTS, sweep=None, **more) -> Request:
+    lanes = plan_lanes(decoders.split(","), sweep or {}, lambda given: with_settings({**more, **given}))
+    return Request(lanes, out, inline_prompts(texts), Selection(None, None))
+
+
+def test_decoders_take_turns_and_the_first_changes(tmp_path):
+    engines = Engines()
+    summary = compare(request(tmp_path), engines.open, ignore)
+    warmup, drawn = engines.diary[:3], engines.diary[3:]
+    assert [name for name, _, _ in warmup] == ["ar", "sjd", "sjdvp"]
+    assert all(sample >= 2**20 for _, _, sample in warmup)  # no image of the run is drawn twice
+    order = [["ar", "sjd", "sjdvp"], ["sjd", "sjdvp", "ar"], ["sjdvp", "ar", "sjd"], ["ar", "sjd", "sjdvp"]]
+    assert drawn == [(name, turn, 0) for turn, names in enumerate(order) for name in names]
+    assert (summary.requested, summary.ok, summary.exit_code, engines.opened) == (12, 12, 0, 1)
+
+
+def test_each_decoder_has_a_run_folder_like_any_other(tmp_path):
+    compare(request(tmp_path), Engines().open, ignore)
+    runs = load_runs([tmp_path])
+    assert [run.name for run in runs] == ["ar", "sjd", "sjdvp"]
+    assert all(check_folder(run.root).whole for run in runs)
+    assert [[row["seed"] for row in run.rows.values()] for run in runs][1:] == [[r["seed"] for r in runs[0].rows.values()]] * 2
+    require_fair(runs)
+    ar, sjd, _ = runs
+    assert gain(ar, sjd, "nfe").value > 1
+    assert same_tokens(ar, sjd) == 1
+
+
+def test_the_same_command_again_draws_nothing_and_anew_gives_the_same_nfe(tmp_path):
+    first, again, anew = Engines(), Engines(), Engines()
+    compare(request(tmp_path / "a"), first.open, ignore)
+    compare(request(tmp_path / "a"), again.open, ignore)
+    compare(request(tmp_path / "b"), anew.open, ignore)
+    assert (again.opened, anew.diary) == (0, first.diary)
+    a, b = ([[row["nfe"] for row in run.rows.values()] for run in load_runs([tmp_path / name])] for name in "ab")
+    assert a == b
+
+
+def test_batches_take_turns(tmp_path):
+    engines = Engines()
+    compare(request(tmp_path, "ar,sjd", **{"run.batch_size": 3}), engines.open, ignore)
+    rows = [(name, row) for name, row, _ in engines.diary[2:]]
+    assert rows == [("ar", 0), ("ar", 1), ("ar", 2), ("sjd", 0), ("sjd", 1), ("sjd", 2), ("sjd", 3), ("ar", 3)]
+
+
+def test_a_seed_is_drawn_once_for_all_and_kept(tmp_path):
+    asked = request(tmp_path, "ar,sjd", **{"run.seed": None})
+    compare(asked, Engines().open, ignore)
+    seeds = {run.info.seed for run in load_runs([tmp_path])}
+    assert len(seeds) == 1
+    compare(request(tmp_path, "ar,sjd,sjdvp", **{"run.seed": None}), Engines().open, ignore)
+    assert {run.info.seed for run in load_runs([tmp_path])} == seeds
+
+
+def test_a_lane_that_joins_later_is_told_apart(tmp_path):
+    compare(request(tmp_path, "ar"), Engines().open, ignore)
+    heard = []
+    compare(request(tmp_path, "ar,sjd"), Engines().open, heard.append)
+    assert isinstance(heard[0], RunStarted)
+    assert (heard[0].total, heard[0].done) == (8, 4)
+    assert [e.message for e in heard if isinstance(e, Note)] == [
+        "some decoders have drawn more before: their times were not measured in turns with the others"
+    ]
+    assert len([e for e in heard if isinstance(e, ImageFinished)]) == 4
+    assert isinstance(heard[-1], RunFinished)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"sampling.temperature": 0.3}, "sampling.temperature: 0.8 there, 0.3 now"),
+        ({"run.seed": 8}, "run.seed: 7 there, 8 now"),
+    ],
+)
+def test_folders_with_other_settings_are_refused(tmp_path, other, message):
+    compare(request(tmp_path, "ar"), Engines().open, ignore)
+    engines = Engines()
+    with pytest.raises(FolderError, match=message):
+        compare(request(tmp_path, "sjd,ar", **other), engines.open, ignore)
+    assert not engines.opened
+    assert not (tmp_path / "sjd").exists()
+
+
+def test_folders_of_two_seeds_are_refused(tmp_path):
+    compare(request(tmp_path, "ar", **{"run.seed": 1}), Engines().open, ignore)
+    compare(request(tmp_path, "sjd", **{"run.seed": 2}), Engines().open, ignore)
+    with pytest.raises(FolderError, match=r"run\.seed"):
+        compare(request(tmp_path, "ar,sjd", **{"run.seed": None}), Engines().open, ignore)
+
+
+def test_failed_images_are_logged_and_left_out(tmp_path):
+    summary = compare(request(tmp_path, "ar,sjd", ("fail", "a plum")), Engines().open, ignore)
+    assert (summary.ok, summary.failed, summary.exit_code) == (2, 2, 1)
+    ar, sjd = load_runs([tmp_path])
+    assert len(ar.failed) == 1
+    assert gain(ar, sjd, "nfe").low is None  # one pair
+
+
+def test_too_many_failures_stop_it(tmp_path):
+    engines = Engines()
+    summary = compare(request(tmp_path, "ar,sjd", ("fail 1", "fail 2", "a"), **{"run.max_failures": 1}), engines.open, ignore)
+    assert (summary.failed, summary.ok) == (2, 0)
+
+
+@pytest.mark.parametrize(("lanes", "size"), [("", 1), ("ar", "auto")])
+def test_what_cannot_be_compared(tmp_path, lanes, size):
+    config = with_settings({"run.batch_size": size}).config
+    asked = Request(tuple(Lane(n, config) for n in lanes.split()), tmp_path, inline_prompts(TEXTS), Selection(None, None))
+    with pytest.raises(ConfigError):
+        compare(asked, Engines().open, ignore)
+
+
+def names(decoders, sweep):
+    return [lane.name for lane in plan_lanes(decoders.split(","), sweep, with_settings)]
+
+
+def test_a_sweep_is_a_grid_of_what_matters_to_each_decoder():
+    grid = {"window": ["8", "16"], "decoder.prior.rises": ["2", "3"]}
+    assert names("ar,sjd,sjdvp,ar", grid) == [
+        "ar",
+        *("sjd,window=8", "sjd,window=16"),
+        *("sjdvp,window=8,prior.rises=2", "sjdvp,window=8,prior.rises=3"),
+        *("sjdvp,window=16,prior.rises=2", "sjdvp,window=16,prior.rises=3"),
+    ]
+    lanes = plan_lanes(["sjdvp"], grid, with_settings)
+    assert [(lane.config.decoder.window, lane.config.decoder.prior.rises) for lane in lanes] == [(8, 2), (8, 3), (16, 2), (16, 3)]
+
+
+def test_a_sweep_of_one_value_sets_it():
+    (lane,) = plan_lanes(["sjd"], {"window": ["8"]}, with_settings)
+    assert (lane.name, lane.config.decoder.window) == ("sjd,window=8", 8)
+
+
+def test_swept_runs_are_held_against_sjd_of_the_same_window(tmp_path):
+    from sjdvp.report.table import make_lines
+
+    compare(request(tmp_path, "sjd,sjdvp", sweep={"window": ["8", "16"]}), Engines().open, ignore)
+    runs = load_runs([tmp_path])
+    lines = {line.name: line for line in make_lines(runs)}
+    assert lines["sjdvp,window=8"].gains["sjd"]["nfe"].value == 1  # the stand-in's NFE hangs on the window alone
+    assert lines["sjd,window=8"].gains["sjd"]["nfe"] is None
+    assert lines["sjdvp,window=8"].gains["ar"]["nfe"] is None
+
+
+@pytest.mark.parametrize("key", ["windw", "sampling.temperature", "preset"])
+def test_only_decoder_settings_are_swept(key):
+    with pytest.raises(ConfigError, match="unknown key"):
+        names("sjd", {key: ["1"]})
+
+
+def test_compare_is_light():
+    code = "import sys, sjdvp.compare; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, check=True)
+    assert "torch" not in json.loads(done.stdout)
