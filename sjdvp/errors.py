@@ -36,6 +36,10 @@ class FolderError(SjdvpError):
     exit_code = 2
 
 
+class BusyError(FolderError):
+    """Another process draws into the folder what was asked of this one."""
+
+
 class WeightsError(SjdvpError):
     """Weights that are absent, of another family, or not of the expected shape."""
 

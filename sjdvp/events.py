@@ -1,5 +1,6 @@
 """What the engine and the runner tell their listeners: progress bars, plain logs and tests listen; nobody prints from inside."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,3 +46,14 @@ Listener = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """Listen to nothing."""
+
+
+def one_at_a_time(listen: Listener) -> Listener:
+    """Return a listener that several threads may call, for one that only one may call at a time."""
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with lock:
+            listen(event)
+
+    return tell

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,7 +12,7 @@ from typing import BinaryIO
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
-from sjdvp.events import Event, ImageFinished, Listener, Note, RunFinished, RunStarted
+from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted, one_at_a_time
 from sjdvp.jobs import Painter, Picture
 from sjdvp.runs.background import Background
 from sjdvp.runs.folder import RunInfo, Wanted, check_fits, open_folder
@@ -94,7 +93,7 @@ def generate(request: Request, open_painter: OpenPainter, listen: Listener) -> S
     Raises PromptError, ConfigError, FolderError before generation; StorageError when the disk refuses a write; Interrupted after
     SIGINT or SIGTERM (pictures that were complete are saved); PromptError also later, for a pipe with a bad line.
     """
-    listen = _one_at_a_time(listen)
+    listen = one_at_a_time(listen)
     with stoppable(), contextlib.ExitStack() as held:
         prompts, _ = _examine(request)
         wanted = Wanted(request.config.run.num_images_per_prompt, request.selection)
@@ -233,13 +232,3 @@ def _from_pipe(request: Request, run: _Run, held: contextlib.ExitStack) -> TaskS
         return run.plan.tasks(prompt)
 
     return TaskSource(PipeFeed(itertools.islice(arriving, request.selection.end)), tasks)
-
-
-def _one_at_a_time(listen: Listener) -> Listener:
-    lock = threading.Lock()
-
-    def tell(event: Event) -> None:
-        with lock:
-            listen(event)
-
-    return tell

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import ConfigError, Interrupted, SjdvpError, SlurmError
-from sjdvp.events import Event, Listener
+from sjdvp.errors import BusyError, ConfigError, Interrupted, SjdvpError, SlurmError
+from sjdvp.events import Event, Listener, Note, one_at_a_time
 from sjdvp.jobs import Painter
 from sjdvp_cli.errors import report
 from sjdvp_cli.live import Mode, closing_line, watch
 from sjdvp_cli.options import Format, Settings, option, takes_options
+from sjdvp_cli.processes import Processes
 from sjdvp_cli.rows import data_lines
 
 if TYPE_CHECKING:
@@ -47,13 +48,7 @@ class Images:
 
     out: Annotated[Path, _images("--out", "-o", metavar="DIR", help="Run folder: made when absent, resumed when not.")]
     shard: Annotated[str, _images("--shard", metavar="K/N|auto", help="Part K (from 0) of N; auto: SLURM or torchrun.")] = "0/1"
-    gpus: Annotated[str | None, _images("--gpus", metavar="all|N|0,2", help="GPUs; so far one for each command.")] = None
-
-    def __post_init__(self) -> None:
-        if self.gpus not in (None, "1"):
-            raise ConfigError(
-                f"--gpus {self.gpus}: one command uses one GPU", "start one for each, with --device cuda:K --shard K/N"
-            )
+    skip_if_running: Annotated[bool, _images("--skip-if-running", help="Exit 0 when this part is being drawn already.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ class Output:
 
 
 @takes_options
-def command(source: Source, images: Images, rows: Rows, settings: Settings, output: Output) -> int:
+def command(source: Source, images: Images, rows: Rows, settings: Settings, processes: Processes, output: Output) -> int:
     """Draw images for a file of prompts; safe to run again."""
     resolved = settings.resolve()
     for note in resolved.notes:
@@ -94,7 +89,13 @@ def command(source: Source, images: Images, rows: Rows, settings: Settings, outp
         return show_plan(request, as_json=output.as_json)
     paths = output.printed == "paths"
     with data_lines(images.out, log=output.log, paths=paths, null=output.null, summary=output.as_json) as lines:
-        return _draw(request, lines, output)
+        try:
+            return _draw(request, processes, lines, output)
+        except BusyError as error:
+            if not images.skip_if_running:
+                raise
+            typer.echo(f"sjdvp: nothing done: {error}", err=True)
+            return 0
 
 
 def make_request(source: Source, rows: Rows, config: RunConfig, out: Path, shard: str) -> "Request":
@@ -121,19 +122,21 @@ def make_request(source: Source, rows: Rows, config: RunConfig, out: Path, shard
     )
 
 
-def _draw(request: "Request", lines: Listener, output: Output) -> int:
+def _draw(request: "Request", processes: Processes, lines: Listener, output: Output) -> int:
     """Run the job; an error that stops a run under way is told before the last line, which says how to go on."""
     from sjdvp.generate import generate
 
     stopped: SjdvpError | None = None
     with watch(output.progress, quiet=output.quiet, verbose=output.verbose) as (tally, show):
 
+        @one_at_a_time
         def listen(event: Event) -> None:
             lines(event)
             show(event)
 
+        painter = processes.painter(open_painter, lambda message: listen(Note("warning", message)))
         try:
-            code = generate(request, open_painter, listen).exit_code
+            code = generate(request, painter, listen).exit_code
         except SjdvpError as error:
             if tally.summary is None and not isinstance(error, Interrupted):
                 raise

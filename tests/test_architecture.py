@@ -27,8 +27,9 @@ MAY_IMPORT = {
     "bench": MIDDLE | {"engine"},
     "report": ON_DISK,
     "slurm": ON_DISK,
+    "workers": ON_DISK,
 }
-NO_TORCH = ON_DISK | {"report", "slurm", "generate"}
+NO_TORCH = ON_DISK | {"report", "slurm", "workers", "generate"}
 FILES = sorted(LIBRARY.rglob("*.py"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from sjdvp.errors import FolderError
+from sjdvp.errors import BusyError
 from sjdvp.runs.layout import IMAGES
 from sjdvp.runs.shards import Shard
 from sjdvp.runs.storage import leftovers, refusals, write_atomic
@@ -35,12 +35,12 @@ def folder_lock(root: Path) -> Iterator[None]:
 def shard_lock(root: Path, shard: Shard) -> Iterator[str]:
     """Hold the lock of one shard; yields a line about a holder that died without giving it back, or "".
 
-    Raises FolderError, naming the holder, when another process holds it or draws into this folder with another shard count.
+    Raises BusyError, naming the holder, when another process holds it or draws into this folder with another shard count.
     """
     path = _lock_path(root, shard.label)
     with _try_lock(path) as ours:
         if not ours:
-            raise FolderError(f"shard {shard} is being drawn by {_holder(path)}", "wait for it, or stop it first")
+            raise BusyError(f"shard {shard} is being drawn by {_holder(path)}", "wait for it, or stop it first")
         for other in sorted(root.glob(".lock.shard-*")):
             if other.suffix != ".holder" and _count(other) != _count(path):
                 _refuse_if_held(other, shard)
@@ -66,7 +66,7 @@ def _refuse_if_held(other: Path, shard: Shard) -> None:
     with _try_lock(other) as free:
         if not free:
             label = other.name.removeprefix(".lock.shard-")
-            raise FolderError(
+            raise BusyError(
                 f"shard {label} is being drawn by {_holder(other)}, with another count than {shard}",
                 "one shard count at a time: wait for it, or stop it first",
             )

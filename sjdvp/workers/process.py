@@ -1,0 +1,71 @@
+"""What runs in a worker process: a painter of its own, fed through a pipe. It writes no file, and ends with its parent."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from sjdvp.config import RunConfig
+from sjdvp.errors import SjdvpError
+from sjdvp.jobs import Job, Painter
+from sjdvp.runs.signals import STOPPING
+
+OpenPainter = Callable[[RunConfig], AbstractContextManager[Painter]]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A worker asks for a job; the answer is a Job or None, see `sjdvp.jobs.JobSource`."""
+
+    wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A worker cannot go on. `error` is there when it is the user's business; `report` is its traceback."""
+
+    error: SjdvpError | None
+    report: str
+
+
+class PipeSource:
+    """The parent's jobs, seen from a worker."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def take(self, *, wait: bool) -> Job | None:
+        """Ask for a job."""
+        self._pipe.send(Take(wait))
+        job: Job | None = self._pipe.recv()
+        return job
+
+
+def work(pipe: Connection, open_painter: OpenPainter, config: RunConfig, threads: int) -> None:
+    """Draw what the parent gives until it gives no more; messages to it are Take, Picture and, once, Broken."""
+    for signum in STOPPING:
+        signal.signal(signum, signal.SIG_IGN)  # a terminal or scheduler sends them to all processes; the parent decides
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        with open_painter(config) as painter:
+            for picture in painter.paint(PipeSource(pipe)):
+                pipe.send(picture)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the parent is gone
+    except Exception as error:  # noqa: BLE001 (it is told by the parent, which owns the terminal)
+        with contextlib.suppress(OSError):
+            pipe.send(Broken(error if isinstance(error, SjdvpError) else None, traceback.format_exc()))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

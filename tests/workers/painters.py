@@ -1,0 +1,78 @@
+"""Painters for worker processes, which do what their prompts say."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sjdvp.config import RunConfig
+from sjdvp.errors import WeightsError
+from sjdvp.jobs import Job, JobSource, Picture
+from tests.fake_painter import FakePainter
+
+
+class Obedient(FakePainter):
+    """`sleep 0.3`, `die`, `segfault`, `kill`, `raise`: once each while the file FILE of `die FILE` is not there."""
+
+    def paint(self, source: JobSource) -> Iterator[Picture]:
+        while jobs := self._take(source):
+            for job in jobs:
+                obey(job)
+                yield self._picture(job)
+
+
+def obey(job: Job) -> None:
+    what, _, argument = job.prompt.partition(" ")
+    if what == "sleep":
+        time.sleep(float(argument))
+    elif what in ("die", "segfault", "kill", "raise") and not (argument and Path(argument).exists()):
+        if argument:
+            Path(argument).touch()
+        {"die": die, "segfault": segfault, "kill": kill, "raise": fail}[what]()
+
+
+def die() -> None:
+    os._exit(3)
+
+
+def segfault() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise RuntimeError("the device is on fire")
+
+
+@contextmanager
+def open_obedient(config: RunConfig) -> Iterator[Obedient]:
+    yield Obedient(batch=2)
+
+
+@contextmanager
+def open_one_by_one(config: RunConfig) -> Iterator[Obedient]:
+    yield Obedient(batch=1)
+
+
+@contextmanager
+def open_picky(config: RunConfig) -> Iterator[Obedient]:
+    """A machine whose second device breaks on everything."""
+    if config.run.device == "cuda:1":
+        raise RuntimeError("this device is lost")
+    yield Obedient(batch=1)
+
+
+@contextmanager
+def open_without_weights(config: RunConfig) -> Iterator[Obedient]:
+    raise WeightsError("no weights here", "download them")
+    yield Obedient()
+
+
+@contextmanager
+def open_quick(config: RunConfig) -> Iterator[FakePainter]:
+    yield FakePainter(batch=2, seconds=0.02)

@@ -1,0 +1,104 @@
+"""Several processes for one run: every image comes out right, whichever of them dies on the way."""
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sjdvp.config import RunConfig, RunSettings
+from sjdvp.errors import DeviceError, WeightsError
+from sjdvp.events import ignore
+from sjdvp.generate import Request, generate
+from sjdvp.runs.check import check_folder
+from sjdvp.runs.jsonl import read_rows
+from sjdvp.workers.pool import open_workers
+from tests.fake_painter import FakePainter
+from tests.workers.painters import open_obedient, open_one_by_one, open_picky, open_without_weights
+
+
+class Run:
+    def __init__(self, folder: Path, prompts: list[str], n_workers: int = 2, open_painter=open_obedient, devices=()):
+        self.out, self.notes = folder / "out", []
+        file = folder / "prompts.txt"
+        file.write_text("".join(f"{prompt}\n" for prompt in prompts), encoding="utf-8")
+        request = Request(RunConfig(run=RunSettings(seed=1)), self.out, prompts=file)
+        devices = devices or ["cpu"] * n_workers
+        self.summary = generate(
+            request, partial(open_workers, devices=devices, open_painter=open_painter, tell=self.notes.append), ignore
+        )
+
+    @property
+    def rows(self):
+        return {row["index"]: row for row in read_rows(self.out / "log.shard-000-of-001.jsonl")}
+
+
+def pictures(out):
+    return {path.name: path.read_bytes() for path in (out / "images").iterdir()}
+
+
+def test_the_same_pictures_as_one_process(tmp_path):
+    prompts = [f"prompt {i}" for i in range(20)]
+    (tmp_path / "many").mkdir()
+    run = Run(tmp_path / "many", prompts, n_workers=3)
+    assert (run.summary.ok, run.notes) == (20, [])
+    one = Request(RunConfig(run=RunSettings(seed=1)), tmp_path / "one", prompts=tmp_path / "many" / "prompts.txt")
+    generate(one, FakePainter().open, ignore)
+    assert pictures(tmp_path / "one") == pictures(run.out)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("die", "ended with exit code 3"),
+        ("segfault", "died of SIGSEGV"),
+        ("kill", "was killed"),
+        ("raise", "RuntimeError: the device is on fire"),
+    ],
+)
+def test_images_of_a_dead_worker_are_drawn_by_others(tmp_path, how, told):
+    prompts = [f"prompt {i}" for i in range(8)]
+    prompts[3] = f"{how} {tmp_path / 'once'}"
+    run = Run(tmp_path, prompts)
+    assert (run.summary.ok, run.summary.failed) == (8, 0)
+    assert len(run.notes) == 1
+    assert told in run.notes[0]
+    assert check_folder(run.out).whole
+
+
+def test_an_image_that_kills_every_worker_fails_and_no_other_does(tmp_path):
+    prompts = [f"prompt {i}" for i in range(10)]
+    prompts[2] = prompts[3] = prompts[7] = "kill"
+    run = Run(tmp_path, prompts)
+    assert (run.summary.ok, run.summary.failed) == (7, 3)
+    assert [index for index, row in run.rows.items() if row["status"] == "failed"].sort() == [2, 3, 7].sort()
+    assert {index for index, row in run.rows.items() if row["status"] == "failed"} == {2, 3, 7}
+    error = run.rows[2]["error"]
+    assert error["type"] == "WorkerDied"
+    assert "3 workers that tried it was killed" in error["message"]
+
+
+def test_a_lost_device_is_left_out(tmp_path):
+    run = Run(tmp_path, ["sleep 0.3"] * 12, open_painter=open_picky, devices=["cuda:0", "cuda:1"])
+    assert run.summary.ok == 12
+    assert len(run.notes) == 3
+    assert "a worker on cuda:1 broke (RuntimeError: this device is lost) 3 times in a row" in run.notes[-1]
+
+
+def test_no_worker_left(tmp_path):
+    with pytest.raises(DeviceError, match="all workers have died"):
+        Run(tmp_path, ["prompt"], open_painter=open_picky, devices=["cuda:1"])
+
+
+def test_what_is_wrong_for_all_workers_ends_the_run(tmp_path):
+    with pytest.raises(WeightsError, match="no weights here"):
+        Run(tmp_path, ["prompt"], open_painter=open_without_weights)
+
+
+def test_work_is_shared_evenly(tmp_path):
+    """100 images of uneven length on 3 workers: idle time is at most a tenth of the run."""
+    seconds = [0.02 * (1 + i % 7) for i in range(100)]
+    begun = time.perf_counter()
+    run = Run(tmp_path, [f"sleep {s}" for s in seconds], n_workers=3, open_painter=open_one_by_one)
+    assert run.summary.ok == 100
+    assert time.perf_counter() - begun < 60
