@@ -37,8 +37,9 @@ def test_every_command_is_shown():
 
 @pytest.mark.skipif(not EMBEDDED.exists(), reason="the embedded model is not in this checkout")
 def test_main_line_draws_with_the_embedded_model(sjdvp, checkout):
-    result = sjdvp(*COMMANDS[0][1:])
-    assert (result.code, result.err.splitlines()[-1]) == (0, "sjdvp: 32/32 ok")
+    """A few of its pictures: CI draws all of them by the line as it stands."""
+    result = sjdvp(*COMMANDS[0][1:], "--limit", "4")
+    assert (result.code, result.err.splitlines()[-1]) == (0, "sjdvp: 4/4 ok")
     assert sjdvp("check", "imgs").code == 0
     assert sjdvp("doctor").code == 0
 
