@@ -24,6 +24,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     "same-noise": {**_SAME_NOISE, **_PLAIN},
     "same-noise-vp": {**_SAME_NOISE, **_PREDICT},
 }
+_LANTERN = {**_SJD, "verifier": "lantern", "relax": {"neighbours": 1000, "delta": 0.1}}
+_GSD = {**_SJD, "verifier": "gsd", "relax": {"group": 15, "delta": 0.15, "distance": 0.5}}
+PRESETS |= {
+    "lantern": {**_LANTERN, **_PLAIN},
+    "lantern-vp": {**_LANTERN, **_PREDICT},
+    "gsd": {**_GSD, **_PLAIN},
+    "gsd-vp": {**_GSD, **_PREDICT},
+}
 PRESETS["best"] = PRESETS["coupled"]
 
 GREEDY = frozenset({"jacobi"})

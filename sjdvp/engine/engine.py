@@ -19,7 +19,9 @@ from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.decode.window import Layout, State
 from sjdvp.engine.devices import pick_batch_size, pick_device, pick_dtype, use_few_threads
 from sjdvp.engine.forward import Forward
+from sjdvp.engine.memory import Elastic
 from sjdvp.engine.metrics import Seat, decoding_stats, peak_memory, synchronize, token_digest
+from sjdvp.engine.neighbours import cached_neighbours
 from sjdvp.engine.scheduler import Rows, arrivals
 from sjdvp.errors import ImageError
 from sjdvp.interfaces import Backbone
@@ -43,7 +45,7 @@ class Engine:
         self.backbone, self.config, self.n_rows = backbone, config, n_rows
         grid = backbone.grid
         layout = Layout(grid.forced_S().to(backbone.device), grid.stride, backbone.n_codes)
-        self.decoder = make_decoder(config.decoder, config.sampling, layout)
+        self.decoder = make_decoder(config.decoder, config.sampling, layout, backbone.codebook, cached_neighbours)
         self.forward = Forward(backbone, n_rows, self.decoder.window, config.sampling.cfg_scale)
         law_dtype = torch.promote_types(backbone.dtype, torch.float32)
         self._state = self.decoder.idle_state(n_rows, law_dtype, backbone.device)
@@ -154,9 +156,9 @@ def _described(error: ImageError | None) -> dict[str, str] | None:
 
 
 @contextmanager
-def open_engine(config: RunConfig) -> Iterator[Engine]:
+def open_engine(config: RunConfig) -> Iterator[Elastic]:
     """Load the backbone that a configuration names and put an engine around it, for as long as the context lasts."""
     device = pick_device(config.run.device)
     backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device))
     use_few_threads(backbone)
-    yield Engine(backbone, config, pick_batch_size(config, backbone))
+    yield Elastic(lambda n_rows: Engine(backbone, config, n_rows), pick_batch_size(config, backbone))

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sjdvp.config import DecoderConfig, PriorConfig, SamplingConfig
+from sjdvp.config import DecoderConfig, PriorConfig, RelaxConfig, SamplingConfig
 from sjdvp.decode.build import make_decoder
 from sjdvp.decode.prior import NoPrior
+from sjdvp.decode.relaxed import nearest
 from sjdvp.decode.step import decode_step
 from tests.decode.table import TableModel, p_value, run
 
@@ -21,19 +22,28 @@ FRESH = ("uniform", "above", "left", "repeat")
 PRIORS = ("none", "growth", "history", "adaptive")
 MODEL = TableModel(n_codes=3, forced=[False, False, True, False, False, True, False], stride=3)
 SAMPLING = SamplingConfig(temperature=0.9)
+RELAXED = RelaxConfig(neighbours=1, delta=0.4, group=3, distance=0.5)
 
 
-def decoder(drafter="independent", fresh="uniform", prior="none", window=3, verifier="exact", sampling=SAMPLING, model=MODEL):
+def decoder(
+    drafter="independent", fresh="uniform", prior="none", window=3, verifier="exact", sampling=SAMPLING, model=MODEL
+):
     # One rise and a short history, so that the prediction acts within images this small.
     predict = PriorConfig(kind=prior, rises=1, history=2, beta=2.0, pull=-0.5, top_k=0)
-    config = DecoderConfig(drafter=drafter, verifier=verifier, fresh=fresh, window=window, prior=predict)
-    return make_decoder(config, sampling, model.layout)
+    config = DecoderConfig(drafter=drafter, verifier=verifier, fresh=fresh, window=window, prior=predict, relax=RELAXED)
+    return make_decoder(config, sampling, model.layout, codebook, nearest)
+
+
+def codebook():
+    """Three codes on a line."""
+    return torch.tensor([[0.0], [0.3], [1.0]])
 
 
 COMBINATIONS = list(itertools.product(DRAFTERS, FRESH, PRIORS))
+NUMBERED = list(enumerate(COMBINATIONS))
 
 
-@pytest.mark.parametrize(("number", "parts"), enumerate(COMBINATIONS))
+@pytest.mark.parametrize(("number", "parts"), NUMBERED)
 def test_every_lossless_combination_draws_the_models_law(number, parts):
     window = (2, 3, 5)[number % 3]
     assert p_value(MODEL, decoder(*parts, window=window), n=4_000, seed=number) > ALARM
@@ -83,7 +93,17 @@ SLIPS = [("independent", "growth", store_the_plain_law), ("coupled", "none", kee
 
 @pytest.mark.parametrize(("drafter", "prior", "slip"), SLIPS)
 def test_a_stored_law_that_is_not_the_law_of_the_draw_is_caught(drafter, prior, slip):
-    assert p_value(MODEL, decoder(drafter, "uniform", prior, 5), n=60_000, seed=1, step=slip) < ALARM
+    sharp = replace(MODEL, sharpness=2.5)  # laws that move more, so that the bias shows in fewer images
+    wrong = decoder(drafter, "uniform", prior, 5, model=sharp)
+    assert p_value(sharp, wrong, n=30_000, seed=1, step=slip) < ALARM
+    assert p_value(sharp, wrong, n=30_000, seed=1) > ALARM
+
+
+@pytest.mark.parametrize("verifier", ["lantern", "gsd"])
+def test_a_relaxed_verifier_is_caught_and_says_so(verifier):
+    relaxed = decoder("independent", "uniform", "none", 3, verifier)
+    assert not relaxed.verifier.lossless
+    assert p_value(MODEL, relaxed, n=30_000, seed=2) < ALARM
 
 
 # --- token for token -----------------------------------------------------------------------------------------------------------
@@ -99,7 +119,7 @@ def plain_sample():
     return images
 
 
-@pytest.mark.parametrize(("number", "parts"), enumerate(COMBINATIONS))
+@pytest.mark.parametrize(("number", "parts"), NUMBERED)
 def test_same_noise_is_the_plain_sample_token_for_token(number, parts, plain_sample):
     window, n_rows = (1, 2, 5, 12)[number % 4], (1, 3, 7)[number % 3]
     images, _ = run(LONG, decoder(*parts, window, "same-noise", model=LONG), list(range(40, 47)), n_rows, torch.float64)

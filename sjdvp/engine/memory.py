@@ -1,0 +1,97 @@
+"""When memory runs out: fewer images at a time, down to one; an image that does not fit alone fails, and the others go on."""
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import torch
+
+from sjdvp.errors import DeviceError, ImageError
+from sjdvp.jobs import Job, JobSource, Painter, Picture
+
+_HINT = "use a smaller --size or --window, a smaller --dtype, or a device with more memory"
+_CPU_SAYS = ("can't allocate memory", "not enough memory")  # torch raises a plain RuntimeError on the CPU
+
+
+class Elastic:
+    """A painter that is made anew with half as many rows when memory runs out. Implements `sjdvp.jobs.Painter`."""
+
+    def __init__(self, make: Callable[[int], Painter], n_rows: int) -> None:
+        self._make = make
+        self._n_rows = n_rows
+
+    def paint(self, source: JobSource) -> Iterator[Picture]:
+        """See `sjdvp.jobs.Painter`. What was in flight when memory ran out is drawn again, from its start."""
+        jobs = _Kept(source)
+        while True:
+            try:
+                for picture in self._painter().paint(jobs):
+                    jobs.held.remove(picture.job)
+                    yield picture
+                return
+            except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
+                if not is_out_of_memory(error):
+                    raise
+            release_memory()  # after the except clause: the error holds the tensors of the frames that it passed
+            if self._n_rows > 1:
+                self._n_rows //= 2
+            elif len(jobs.held) > 1:
+                jobs.one_at_a_time = True  # which of them does not fit?
+            elif jobs.held:
+                yield Picture(jobs.held.pop(), None, error=_failure())
+            else:
+                raise DeviceError("memory ran out with no image in flight", _HINT)
+            jobs.give_back()
+
+    def _painter(self) -> Painter:
+        while True:
+            try:
+                return self._make(self._n_rows)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if self._n_rows == 1:
+                    raise DeviceError("there is not enough memory to draw one image at a time", _HINT) from error
+            release_memory()
+            self._n_rows //= 2
+
+
+class _Kept:
+    """A source that remembers the jobs it has handed out, and can hand them out again."""
+
+    def __init__(self, source: JobSource) -> None:
+        self._source = source
+        self._again: deque[Job] = deque()
+        self.held: list[Job] = []
+        self.one_at_a_time = False
+
+    def take(self, *, wait: bool) -> Job | None:
+        """See `sjdvp.jobs.JobSource`."""
+        if self.one_at_a_time and self.held:
+            return None
+        job = self._again.popleft() if self._again else self._source.take(wait=wait)
+        if job is not None:
+            self.held.append(job)
+        return job
+
+    def give_back(self) -> None:
+        """Hand out again what was handed out."""
+        self._again.extendleft(reversed(self.held))
+        self.held = []
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the device or the machine has no memory left."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in _CPU_SAYS)
+
+
+def release_memory() -> None:
+    """Give back what nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _failure() -> dict[str, str]:
+    error = ImageError("memory ran out, with this image alone on the device", _HINT)
+    return {"type": type(error).__name__, "message": str(error), "hint": error.hint}
