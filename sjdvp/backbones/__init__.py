@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 REGISTRY = {
     "emoji": "sjdvp.backbones.generic:open_embedded",
     "generic": "sjdvp.backbones.generic:open_folder",
+    "anole": "sjdvp.backbones.anole:open_anole",
     "llamagen-c2i": "sjdvp.backbones.llamagen:open_classes",
     "llamagen-t2i": "sjdvp.backbones.llamagen:open_captions",
+    "lumina-mgpt": "sjdvp.backbones.lumina:open_one",
+    "lumina-mgpt-2": "sjdvp.backbones.lumina:open_two",
 }
 
 

@@ -14,8 +14,6 @@ from sjdvp.cache import RowCache
 from sjdvp.errors import ImageError
 from sjdvp.interfaces import Prompt
 
-MAX_PROMPT = 320  # tokens of a prompt branch; each costs a cache slot in every row, used or not
-
 
 class PixelDecoder(Protocol):
     """A VQ decoder: float32 codes [N, rows, columns] to pixels [N, 3, height, width] around [-1, 1]."""

@@ -38,9 +38,9 @@ class MovqDecoder(nn.Module):
     def __init__(self, config: Emu3VQVAEConfig, *, video: bool) -> None:
         super().__init__()
         self.quantize = Codebook(config.codebook_size, config.embed_dim)
-        kernel: Any = (3 if video else 1, 1, 1)
-        stride: Any = (1, 1, 1)
-        self.post_quant_conv = Emu3VQVAEConv3d(config.embed_dim, config.latent_channels, kernel_size=kernel, stride=stride)
+        convolution: Any = Emu3VQVAEConv3d if video else nn.Conv3d
+        kernel = (3 if video else 1, 1, 1)
+        self.post_quant_conv = convolution(config.embed_dim, config.latent_channels, kernel_size=kernel, stride=(1, 1, 1))
         self.decoder = Emu3VQVAEDecoder(config)
         if not video:
             self.decoder.time_res_stack = nn.ModuleList()
@@ -117,6 +117,6 @@ def _original_part(name: str) -> Part:
 
 def _image_part(name: str) -> Part:
     """MoVQGAN knows no time: its 1x1 convolution is one of kernel 1 over time as well."""
-    if name.startswith("post_quant_conv.conv."):
-        return Part(name.replace(".conv.", "."), (lambda w: w[:, :, None]) if name.endswith("weight") else None)
+    if name == "post_quant_conv.weight":
+        return Part(name, lambda w: w[:, :, None])
     return _original_part(name)

@@ -1,0 +1,125 @@
+"""Lumina-mGPT 1 (7B-512/768/1024, 34B-512) and Lumina-mGPT-2.0: Chameleon decoders that draw pictures of many sizes.
+
+After the prompt come the begin of image and the size in units of 32 pixels, height first; then rows of codes, each ended by a
+newline token. The unconditional branch is the same sequence from the begin of image on. Sources: Alpha-VLLM/Lumina-mGPT(-2.0),
+lumina_mgpt/inference_solver.py and data/item_processor.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from sjdvp.backbones.adapter import Adapter, PixelDecoder
+from sjdvp.backbones.chameleon import load_chameleon
+from sjdvp.backbones.checkpoints import open_checkpoint, read_json
+from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.image_tokens import chameleon_codes
+from sjdvp.backbones.pixels import MovqDecoder, TamingDecoder
+from sjdvp.backbones.pixels.taming import CHAMELEON
+from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
+from sjdvp.backbones.sizes import Size, frontier, multiples, requested, require
+from sjdvp.backbones.text import open_tokenizer, special_ids
+from sjdvp.backbones.trunk import Trunk
+from sjdvp.config import ModelConfig
+from sjdvp.errors import WeightsError
+from sjdvp.weights import find_file, locate
+
+UNIT = 32  # pixels
+SEPARATOR, BEGIN, NEWLINE = "<reserved08706>", "<racm3:break>", "<reserved08799>"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What differs between the two versions."""
+
+    resolution: int  # of the default picture, in pixels
+    pixels_per_code: int
+    codes: Callable[[Tokenizer], range]  # vocabulary ids of the image codes
+    begin_of_text: Callable[[Path], str]  # the token's name, given the tokenizer file
+    expected: dict[str, int]  # documented ids
+    pixel_files: tuple[str, ...]
+    open_pixels: Callable[[Path, torch.device], PixelDecoder]
+    truncate_pixels: bool
+
+
+def _qwen_begin_of_text(tokenizer_file: Path) -> str:
+    """Lumina-mGPT-2.0's tokenizer has no begin of text; its code puts the end of text there."""
+    about = read_json(tokenizer_file.parent / "tokenizer_config.json")
+    name = about.get("bos_token") or about.get("eos_token")
+    if not isinstance(name, str):
+        raise WeightsError(f"{tokenizer_file.parent}/tokenizer_config.json names no bos_token and no eos_token")
+    return name
+
+
+ONE = Version(
+    resolution=512,
+    pixels_per_code=16,
+    codes=chameleon_codes,
+    begin_of_text=lambda tokenizer_file: "<s>",
+    expected={"<s>": 0, SEPARATOR: 8710, BEGIN: 8197, NEWLINE: 8803},
+    pixel_files=("vqgan.ckpt", "tokenizer/vqgan.ckpt", "chameleon/tokenizer/vqgan.ckpt"),
+    open_pixels=lambda path, device: TamingDecoder.load(open_checkpoint(path), CHAMELEON, device),
+    truncate_pixels=True,
+)
+TWO = Version(
+    resolution=768,
+    pixels_per_code=8,
+    codes=lambda tokenizer: range(155000, 155000 + 16384),  # fixed in the code; these ids have no names
+    begin_of_text=_qwen_begin_of_text,
+    expected={BEGIN: 151665, NEWLINE: 151670},
+    pixel_files=("movqgan_270M.ckpt", "movqgan/270M/movqgan_270M.ckpt"),
+    open_pixels=lambda path, device: MovqDecoder.load(open_checkpoint(path), device),
+    truncate_pixels=False,
+)
+
+
+def open_one(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+    """Open Lumina-mGPT 1."""
+    return _open(ONE, config, device, dtype)
+
+
+def open_two(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+    """Open Lumina-mGPT-2.0."""
+    return _open(TWO, config, device, dtype)
+
+
+def _open(version: Version, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+    width, height = _size(config, version)
+    weights = locate(config.path, config.revision)
+    names = ("tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json")
+    tokenizer_file = find_file(weights, names, config.tokenizer, "model.tokenizer")
+    tokenizer = open_tokenizer(tokenizer_file)
+    pixel_file = find_file(weights, version.pixel_files, config.pixels, "model.pixels")
+    network = load_chameleon(weights.path, version.codes(tokenizer), device, dtype)
+    embeds_TD = network.embeds_TD
+    size_names = [f"<reserved{8800 + side // UNIT:05d}>" for side in (height, width)]
+    special = [version.begin_of_text(tokenizer_file), SEPARATOR, BEGIN, NEWLINE, *size_names]
+    bos, separator, begin, newline, *size = special_ids(tokenizer, special, version.expected, len(embeds_TD))
+    template = f"Generate an image of {width}x{height} according to the following prompt:\n{{prompt}}"
+    image = [begin, *size]
+    codes = version.codes(tokenizer)
+    return Adapter(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(height // version.pixels_per_code, width // version.pixels_per_code, row_end=True),
+        max_prompt=MAX_PROMPT,
+        trunk=Trunk(network.decoder),
+        prompt=TokenPrompter(tokenizer, embeds_TD, template, [bos], [separator, *image], lambda ids: image),
+        code_embeds_VD=embeds_TD[codes.start : codes.stop],
+        row_end_D=embeds_TD[newline],
+        head=network.head,
+        pixel_decoder=version.open_pixels(pixel_file, device),
+        truncate_pixels=version.truncate_pixels,
+    )
+
+
+def _size(config: ModelConfig, version: Version) -> Size:
+    """Return the picture size; where the trained resolution is known, one of the sizes seen in training."""
+    side = config.resolution or version.resolution
+    size = requested(config, (side, side))
+    if config.resolution is None:
+        return require(size, multiples(size, UNIT), "Lumina-mGPT")
+    return require(size, frontier(config.resolution, UNIT), f"Lumina-mGPT trained at {config.resolution}")

@@ -1,0 +1,27 @@
+"""Tiny tokenizers in the official file format, for the fixtures, which have none."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+
+from tests.backbones.harness import PARITY
+
+TEXT = "abcdefghijklmnopqrstuvwxyz 0123456789\n:.,*"
+
+
+def save_tokenizer(path: Path, named: dict[str, int], free: range) -> Path:
+    """Write a tokenizer.json that knows tokens by name, and one token for each character, from the ids that are free."""
+    letters = dict(zip(TEXT, free, strict=False))
+    tokenizer = Tokenizer(WordLevel({**named, **letters}, unk_token=TEXT[0]))
+    tokenizer.pre_tokenizer = Split("", "isolated")
+    tokenizer.save(str(path))
+    return path
+
+
+def chameleon_tokenizer(path: Path) -> Path:
+    """Write the tokenizer of the tiny Chameleon models: the vocabulary of their config.json, characters where it has gaps."""
+    config = json.loads((PARITY / "lumina1_lm" / "config.json").read_text())
+    return save_tokenizer(path, {**config["vocabulary_map"], "<s>": 0}, range(8200, 8700))
