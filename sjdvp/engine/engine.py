@@ -19,7 +19,7 @@ from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.decode.window import Layout, State
 from sjdvp.engine.devices import pick_batch_size, pick_device, pick_dtype, use_few_threads
 from sjdvp.engine.forward import Forward
-from sjdvp.engine.memory import Elastic
+from sjdvp.engine.memory import Elastic, weights_must_fit
 from sjdvp.engine.metrics import Seat, decoding_stats, peak_memory, synchronize, token_digest
 from sjdvp.engine.neighbours import cached_neighbours
 from sjdvp.engine.scheduler import Rows, arrivals
@@ -121,7 +121,7 @@ class Engine:
             stood_N = grid.image_codes(self._state.stood_BS[row, :length])
             nfe, tally = int(self._state.step_B[row]), self._state.tally_BT[row].tolist()
             commits = self._state.commits_BN[row].tolist()
-        stats = decoding_stats(length, nfe, tally, commits, predicts=self.decoder.prior.n_candidates > 0)
+        stats = decoding_stats(length, nfe, tally, commits, predicts=self.decoder.predicts)
         stats["accept_map"] = "".join(map(str, stood_N.tolist()))
         return _Ended(seat, codes_N, stats, error)
 
@@ -159,6 +159,7 @@ def _described(error: ImageError | None) -> dict[str, str] | None:
 def open_engine(config: RunConfig) -> Iterator[Elastic]:
     """Load the backbone that a configuration names and put an engine around it, for as long as the context lasts."""
     device = pick_device(config.run.device)
-    backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device))
+    with weights_must_fit(device):
+        backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device))
     use_few_threads(backbone)
     yield Elastic(lambda n_rows: Engine(backbone, config, n_rows), pick_batch_size(config, backbone))

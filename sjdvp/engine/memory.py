@@ -3,6 +3,7 @@
 import gc
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -78,6 +79,17 @@ class _Kept:
         """Hand out again what was handed out."""
         self._again.extendleft(reversed(self.held))
         self.held = []
+
+
+@contextmanager
+def weights_must_fit(device: torch.device) -> Iterator[None]:
+    """Turn running out of memory inside the block into a DeviceError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceError(f"the weights do not fit into the memory of {device}", "see `sjdvp doctor`") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,0 +1,88 @@
+"""Memory runs out: the batch is halved, nothing is lost, and at one image at a time the image fails, not the run."""
+
+from collections import deque
+
+import pytest
+import torch
+
+from sjdvp.engine.memory import Elastic, is_out_of_memory, weights_must_fit
+from sjdvp.errors import DeviceError
+from sjdvp.jobs import Job, Picture
+
+CPU_SAYS = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+JOBS = [Job(i, 0, i, f"prompt {i}") for i in range(20)]
+
+
+class Source:
+    def __init__(self, jobs):
+        self.jobs = deque(jobs)
+
+    def take(self, *, wait):
+        return self.jobs.popleft() if self.jobs else None
+
+
+class Hungry:
+    """Runs out of memory with more than `room` rows in use, and on every job of `huge`; yields a picture one step late."""
+
+    def __init__(self, n_rows, room, huge=(), error=None):
+        self.n_rows, self.room, self.huge = n_rows, room, huge
+        self.error = error or torch.OutOfMemoryError("CUDA out of memory")
+
+    def paint(self, source):
+        drying = []
+        while True:
+            jobs = []
+            while len(jobs) < self.n_rows and (job := source.take(wait=not jobs and not drying)) is not None:
+                jobs.append(job)
+            if len(jobs) > self.room or any(job.index in self.huge for job in jobs):
+                raise self.error
+            yield from drying
+            if not jobs and not drying:
+                return
+            drying = [Picture(job, None, {"rows": self.n_rows}) for job in jobs]
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(CPU_SAYS)])
+def test_the_batch_is_halved_until_it_fits(error):
+    made = []
+
+    def make(n_rows):
+        made.append(n_rows)
+        return Hungry(n_rows, room=3, error=error)
+
+    pictures = list(Elastic(make, 8).paint(Source(JOBS)))
+    assert made == [8, 4, 2]
+    assert sorted(picture.job.index for picture in pictures) == list(range(20))
+    assert not any(picture.error for picture in pictures)
+
+
+def test_an_image_too_large_for_one_row_fails_alone():
+    pictures = list(Elastic(lambda n_rows: Hungry(n_rows, room=9, huge=(5, 6, 19)), 4).paint(Source(JOBS)))
+    assert sorted(picture.job.index for picture in pictures) == list(range(20))
+    failed = {picture.job.index: picture.error for picture in pictures if picture.error}
+    assert failed.keys() == {5, 6, 19}
+    assert "--size" in failed[5]["hint"]
+
+
+def test_a_painter_that_cannot_be_made():
+    def make(n_rows):
+        if n_rows > room:
+            raise RuntimeError(CPU_SAYS)
+        return Hungry(n_rows, room=9)
+
+    room = 2
+    assert len(list(Elastic(make, 16).paint(Source(JOBS)))) == 20
+    room = 0
+    with pytest.raises(DeviceError, match="not enough memory to draw one image"):
+        list(Elastic(make, 16).paint(Source(JOBS)))
+
+
+def test_other_errors_are_not_swallowed():
+    with pytest.raises(RuntimeError, match="shapes"):
+        list(Elastic(lambda n_rows: Hungry(n_rows, room=0, error=RuntimeError("shapes do not match")), 4).paint(Source(JOBS)))
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+
+
+def test_weights_that_do_not_fit():
+    with pytest.raises(DeviceError, match="do not fit into the memory of cpu"), weights_must_fit(torch.device("cpu")):
+        raise RuntimeError(CPU_SAYS)
