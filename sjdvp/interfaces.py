@@ -1,7 +1,7 @@
 """The shapes and the contracts that the rooms share.
 
 Dimension key (suffix of every tensor whose shape is known):
-    B rows (images in flight) · W window · V image codes · S image positions · L past laws · K candidate laws ·
+    B rows (images in flight) · W window · V image codes · T the most probable · S image positions · L past laws · K candidates ·
     R rows of the trunk (B, or 2B with guidance: conditional rows first) · P prompt tokens · C cache slots · D hidden size
 
 A window of row b starts at image position n_B[b], the first that is not committed. Column w stands for position n + w: its law is
@@ -55,8 +55,8 @@ class Prior(Protocol):
     def n_candidates(self) -> int:
         """How many laws it offers, K; 0 for no prediction at all."""
 
-    def __call__(self, p_BWV: Tensor, past_BLWV: Tensor, age_BW: Tensor) -> Tensor:
-        """Return candidate laws [B, K, W, V]; `age_BW` says how many of the L past laws exist."""
+    def __call__(self, p_BWT: Tensor, past_BLWT: Tensor, age_BW: Tensor) -> Tensor:
+        """Return candidate laws [B, K, W, T], each with the mass of `p_BWT`; `age_BW` says how many of the L past laws exist."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sjdvp.config import SamplingConfig
 from sjdvp.decode.fresh import RULES, Known
-from sjdvp.decode.prior import among_top, rising
+from sjdvp.decode.prior import rising
+from sjdvp.decode.verifiers import probability_of
 from sjdvp.decode.window import Layout, State, Tally, columns, shift, take
 from sjdvp.interfaces import Drafter, Prior, Verdict, Verifier
 from sjdvp.rng import Noise
@@ -31,16 +32,27 @@ class Decoder:
     verifier: Verifier
     prior: Prior
     fresh: str
-    rises: int  # N and k of the figures that are logged about growth
-    top_k: int
+    rises: int  # N, for the figures that are logged about growth
+    top_k: int  # how many codes of a law prediction may move; 0: all
 
     def idle_state(self, n_rows: int, dtype: torch.dtype, device: torch.device) -> State:
         """Allocate a state of idle rows."""
         n_trail = max(self.window, self.layout.stride) if self.fresh == "above" else 0
         return State.idle(
-            n_rows, self.window, self.layout, n_laws=self.prior.n_laws, n_candidates=self.prior.n_candidates,
+            n_rows, self.window, self.layout, n_laws=self.prior.n_laws, n_candidates=self.prior.n_candidates, n_top=self.n_top,
             n_trail=n_trail, dtype=dtype, device=device,
         )  # fmt: skip
+
+    @property
+    def predicts(self) -> bool:
+        """Whether there is a prior at all."""
+        return self.prior.n_candidates > 0
+
+    @property
+    def n_top(self) -> int:
+        """How many codes of a law prediction may move, T."""
+        n_codes = self.layout.n_codes
+        return min(self.top_k or n_codes, n_codes) if self.predicts else 0
 
 
 def window_input(state: State, window: int) -> tuple[Tensor, Tensor]:
@@ -112,8 +124,7 @@ def _redraft(decoder: Decoder, state: State, p_BWV: Tensor, live_BW: Tensor, n_n
     past_BLWV, age_BW = shift(state.past_BLWV, n_new_B, 2), shift(state.age_BW, n_new_B)
     moved_BWV = shift(p_BWV, n_new_B)
 
-    guess_BKWV = decoder.prior(moved_BWV, past_BLWV, age_BW)
-    law_BWV = _chosen(guess_BKWV, state.score_BK) if decoder.prior.n_candidates else moved_BWV
+    law_BWV, forecast = _predict(decoder, state.score_BK, moved_BWV, past_BLWV, age_BW)
     known = Known(p_BWV, state.draft_BW, state.trail_BRV, end_B, layout)
     law_BWV = torch.where(fresh_BW[..., None], RULES[decoder.fresh](known, pos_BW), law_BWV)
     law_BWV = one_hot_where(layout.forced_at(pos_BW), law_BWV)
@@ -126,8 +137,22 @@ def _redraft(decoder: Decoder, state: State, p_BWV: Tensor, live_BW: Tensor, n_n
         q_BWV=law_BWV,
         past_BLWV=torch.cat([moved_BWV[:, None], past_BLWV], 1)[:, : past_BLWV.shape[1]],
         age_BW=torch.where(fresh_BW, 0, (age_BW + 1).clamp(max=max(past_BLWV.shape[1], 1))),
-        guess_BKWV=guess_BKWV,
+        **forecast,
     )
+
+
+def _predict(
+    decoder: Decoder, score_BK: Tensor, p_BWV: Tensor, past_BLWV: Tensor, age_BW: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the predicted law of each position, and what the state keeps in order to judge the prediction at the next step."""
+    if not decoder.predicts:
+        return p_BWV, {}
+    p_BWT, top_BWT = p_BWV.topk(decoder.n_top, dim=-1)
+    past_BLWT = past_BLWV.gather(-1, top_BWT[:, None].expand(-1, past_BLWV.shape[1], -1, -1))
+    guess_BKWT = decoder.prior(p_BWT, past_BLWT, age_BW)
+    law_BWV = p_BWV.scatter(-1, top_BWT, _chosen(guess_BKWT, score_BK))
+    rose_BWT = rising(p_BWT, past_BLWT, age_BW, min(decoder.rises, past_BLWT.shape[1]))
+    return law_BWV, {"top_BWT": top_BWT, "rose_BWT": rose_BWT, "guess_BKWT": guess_BKWT}
 
 
 def _write(codes_BS: Tensor, pos_BW: Tensor, value_BW: Tensor, where_BW: Tensor) -> Tensor:
@@ -153,41 +178,38 @@ def _looked(state: State, n_new_B: Tensor) -> Tensor:
 def _score(state: State, p_BWV: Tensor, n_new_B: Tensor) -> Tensor:
     """Update the running distance between each candidate law of the last step and the law that came.
 
-    Only positions committed now count: what is chosen for a later position never depends on that position's own draft.
+    Only positions committed now count: what is chosen for a later position never depends on that position's own draft. Candidates
+    differ among the top codes alone, so the distance is taken there.
     """
     looked_BW = _looked(state, n_new_B)
-    missed_BK = (total_variation(state.guess_BKWV, p_BWV[:, None]) * looked_BW[:, None]).sum(-1)
+    p_BWT = p_BWV.gather(-1, state.top_BWT)
+    missed_BK = (total_variation(state.guess_BKWT, p_BWT[:, None]) * looked_BW[:, None]).sum(-1)
     return state.score_BK * SCORE_MEMORY ** looked_BW.sum(-1, keepdim=True).to(missed_BK.dtype) + missed_BK
 
 
-def _chosen(guess_BKWV: Tensor, score_BK: Tensor) -> Tensor:
+def _chosen(guess_BKWT: Tensor, score_BK: Tensor) -> Tensor:
     """Return each row's candidate with the lowest score; the first one unless another is better by a margin."""
-    handicap_BK = score_BK.clone()
-    handicap_BK[:, 0] *= 1 - MARGIN
-    best_B = handicap_BK.argmin(-1)
-    return take(guess_BKWV, best_B)
+    handicap_K = torch.ones_like(score_BK[0])
+    handicap_K[0] = 1 - MARGIN
+    return take(guess_BKWT, (score_BK * handicap_K).argmin(-1))
 
 
 def _count(
     decoder: Decoder, state: State, p_BWV: Tensor, committed_BW: Tensor, live_BW: Tensor, verdict: Verdict, n_new_B: Tensor
 ) -> Tensor:
-    """Return this step's part of the tally [B, T]."""
+    """Return this step's part of the tally, one column a member of `Tally`."""
     accepted_B = verdict.accepted_B
-    rejected_B = take(live_BW, accepted_B).long()
     tally = [torch.zeros_like(accepted_B)] * len(Tally)
-    tally[Tally.DRAFTED], tally[Tally.ACCEPTED] = accepted_B + rejected_B, accepted_B
-    if decoder.prior.n_laws:
+    tally[Tally.DRAFTED], tally[Tally.ACCEPTED] = accepted_B + take(live_BW, accepted_B), accepted_B
+    if decoder.predicts:
         looked_BW = _looked(state, n_new_B)
         last_BWV = state.past_BLWV[:, 0]
-        grew_BWV = p_BWV > last_BWV
-        before_BLWV = state.past_BLWV[:, 1:]
-        rose_BWV = rising(last_BWV, before_BLWV, state.age_BW - 1, min(decoder.rises, before_BLWV.shape[1]))
-        rose_BWV = rose_BWV & among_top(last_BWV, decoder.top_k) & looked_BW[..., None]
-        grew_BW = grew_BWV.gather(-1, committed_BW[..., None]).squeeze(-1)
+        grew_BW = probability_of(p_BWV, committed_BW) > probability_of(last_BWV, committed_BW)
+        rose_BWT = state.rose_BWT & looked_BW[..., None]
+        again_BWT = rose_BWT & (p_BWV.gather(-1, state.top_BWT) > last_BWV.gather(-1, state.top_BWT))
         tally[Tally.LOOKED] = looked_BW.sum(-1)
         tally[Tally.GREW] = (grew_BW & looked_BW).sum(-1)
         tally[Tally.TV_PLAIN] = (total_variation(last_BWV, p_BWV) * looked_BW).sum(-1)
         tally[Tally.TV_PRIOR] = (total_variation(state.q_BWV, p_BWV) * looked_BW).sum(-1)
-        tally[Tally.ROSE] = rose_BWV.sum((-1, -2))
-        tally[Tally.ROSE_AGAIN] = (rose_BWV & grew_BWV).sum((-1, -2))
+        tally[Tally.ROSE], tally[Tally.ROSE_AGAIN] = rose_BWT.sum((-1, -2)), again_BWT.sum((-1, -2))
     return torch.stack([t.to(state.tally_BT.dtype) for t in tally], -1)

@@ -51,7 +51,9 @@ class State:
     q_BWV: Tensor  # the law each draft was drawn from
     past_BLWV: Tensor  # the last laws of each position, newest first (L = 0 without verification prediction)
     age_BW: Tensor  # how many of them exist
-    guess_BKWV: Tensor  # candidate laws of the last step
+    top_BWT: Tensor  # the most probable codes of each position's last law (T = 0 without verification prediction)
+    rose_BWT: Tensor  # bool: which of them had risen N times in a row
+    guess_BKWT: Tensor  # candidate laws of the last step, over those codes; elsewhere all are the last law
     score_BK: Tensor  # running total variation of each candidate to the law that came next
     trail_BRV: Tensor  # newest law of position i at i mod R (R = 0 unless the fresh rule looks one row up)
     tally_BT: Tensor
@@ -60,7 +62,7 @@ class State:
 
     @classmethod
     def idle(
-        cls, n_rows: int, window: int, layout: Layout, *, n_laws: int, n_candidates: int, n_trail: int,
+        cls, n_rows: int, window: int, layout: Layout, *, n_laws: int, n_candidates: int, n_top: int, n_trail: int,
         dtype: torch.dtype, device: torch.device,
     ) -> "State":  # fmt: skip
         """Allocate a state of `n_rows` idle rows; laws are stored in `dtype`."""
@@ -81,7 +83,9 @@ class State:
             q_BWV=law(window),
             past_BLWV=law(n_laws, window),
             age_BW=whole(window),
-            guess_BKWV=law(n_candidates, window),
+            top_BWT=whole(window, n_top),
+            rose_BWT=torch.zeros(n_rows, window, n_top, dtype=torch.bool, device=device),
+            guess_BKWT=torch.zeros(n_rows, n_candidates, window, n_top, dtype=dtype, device=device),
             score_BK=torch.zeros(n_rows, n_candidates, dtype=dtype, device=device),
             trail_BRV=law(n_trail),
             tally_BT=torch.zeros(n_rows, len(Tally), dtype=torch.float64, device=device),

@@ -73,7 +73,8 @@ def test_plain_sampling_draws_the_models_law():
 def store_the_plain_law(decoder, state, logits):
     """The published slip: drafts come from the predicted law p', but p is stored beside them."""
     predicted = decode_step(decoder, state, logits)
-    plain = decode_step(replace(decoder, prior=NoPrior()), state, logits)
+    forgetful = replace(state, guess_BKWT=state.guess_BKWT[:, :0], score_BK=state.score_BK[:, :0])
+    plain = decode_step(replace(decoder, prior=NoPrior()), forgetful, logits)
     return replace(predicted, q_BWV=plain.q_BWV)
 
 
