@@ -23,12 +23,13 @@ class TokenPrompter:
     start: list[int]
     end: list[int]
     uncond: Callable[[list[int]], list[int]]  # from the ids of the conditional branch
+    limit: int = MAX_PROMPT  # tokens of a branch
 
     def __call__(self, text: str) -> Prompt:
         """Build a prompt; a long one loses the end of its text, never the template or the special tokens."""
         after = self.template.split("{prompt}")[1]
-        limit = MAX_PROMPT - len(self.start) - len(self.end)
-        ids = encode(self.tokenizer, self.template.replace("{prompt}", text))
+        limit = self.limit - len(self.start) - len(self.end)
+        ids = encode(self.tokenizer, self.template.replace("{prompt}", text.strip()))
         ids, truncated = shorten(ids, limit, tail=len(encode(self.tokenizer, after)) if after else 0)
         return self.of_ids([*self.start, *ids, *self.end], truncated=truncated)
 

@@ -127,12 +127,17 @@ class Engine:
 
     def _finish(self, ended: _Ended) -> Picture:
         """Turn codes into pixels and complete the figures; runs beside the decoding of other images."""
-        seat, started = ended.seat, perf_counter()
-        pixels_HW3 = None if ended.error else self.backbone.pixels(ended.codes_N).cpu().numpy()
+        seat, error, started = ended.seat, ended.error, perf_counter()
+        pixels_HW3 = None
+        if error is None:
+            try:
+                pixels_HW3 = self.backbone.pixels(ended.codes_N).cpu().numpy()
+            except ImageError as failure:
+                error = failure
         done = perf_counter()
         stats = {
             **ended.stats,
-            "token_sha256": None if ended.error else token_digest(ended.codes_N.tolist()),
+            "token_sha256": None if error else token_digest(ended.codes_N.tolist()),
             "prompt_tokens": seat.prompt_tokens,
             "truncated": seat.truncated,
             "latency_s": done - seat.started,
@@ -148,7 +153,7 @@ class Engine:
             "model": self.backbone.name,
             "revision": self.backbone.revision,
         }
-        return Picture(seat.job, pixels_HW3, stats, _described(ended.error))
+        return Picture(seat.job, pixels_HW3, stats, _described(error))
 
 
 def _described(error: ImageError | None) -> dict[str, str] | None:
