@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,17 @@ def files(folder: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("build")
-    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", folder, "build_py", "--build-lib", folder / "lib"]
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "lib")
     return folder / "lib"
 
 
 def test_every_file_is_shipped(built):
     for package in ("sjdvp", "sjdvp_cli"):
         missing = files(ROOT / package) - files(built / package)
-        assert not missing, f"name them in setup.py: {sorted(missing)}"
+        assert not missing, f"not in the wheel: {sorted(missing)}"
 
 
 def test_profiles_are_shipped_inside_the_package(built):

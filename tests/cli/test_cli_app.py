@@ -88,10 +88,10 @@ def test_mistakes_are_one_line_and_advice(sjdvp, arguments, message, hint):
         "profiles show --decoder sjdvp",
         "profiles check",
         "slrum",
-        "prompts examples/prompts.txt",
+        "prompts tests/data/first32.txt",
         "check nowhere",
         "generate --prompts nowhere -o nowhere",
-        "generate --prompts examples/prompts.txt -o nowhere --dry-run",
+        "generate --prompts tests/data/first32.txt -o nowhere --dry-run",
     ],
 )
 def test_light_commands_import_nothing_heavy(arguments):

@@ -19,7 +19,7 @@ EMBEDDED = Path(library.__file__).parent / "backbones" / "emoji" / "model" / "sj
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A folder that looks like a checkout, to write into."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
 
 
