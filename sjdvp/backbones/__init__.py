@@ -17,6 +17,8 @@ REGISTRY = {
     "emoji": "sjdvp.backbones.generic:open_embedded",
     "generic": "sjdvp.backbones.generic:open_folder",
     "anole": "sjdvp.backbones.anole:open_anole",
+    "emu3": "sjdvp.backbones.emu3:open_emu3",
+    "janus": "sjdvp.backbones.janus:open_janus",
     "llamagen-c2i": "sjdvp.backbones.llamagen:open_classes",
     "llamagen-t2i": "sjdvp.backbones.llamagen:open_captions",
     "lumina-mgpt": "sjdvp.backbones.lumina:open_one",

@@ -14,22 +14,10 @@ from torch import Tensor, nn
 from transformers import ChameleonConfig, ChameleonModel
 
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
-from sjdvp.backbones.rotary import half_split, rope_parameters
+from sjdvp.backbones.decoder_config import decoder_fields
+from sjdvp.backbones.rotary import half_split
 from sjdvp.errors import ConfigError, WeightsError
 
-_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "attention_bias",
-    "mlp_bias",
-    "swin_norm",
-)
 _UNUSED = r"model\.vqmodel\.|rope\.freqs"
 
 
@@ -76,8 +64,7 @@ def _from_config(folder: Path) -> ChameleonConfig:
     values = read_json(folder / "config.json")
     if values.get("model_type") != "chameleon":
         raise WeightsError(f"{folder} is a {values.get('model_type')} model, not Chameleon", "take the profile of this model")
-    known = {key: values[key] for key in _FIELDS if key in values}
-    return ChameleonConfig(**known, rope_parameters=rope_parameters(values, 10000.0), vocabulary_map={})
+    return ChameleonConfig(**decoder_fields(values, 10000.0), vocabulary_map={})
 
 
 def _from_params(folder: Path, stored: Checkpoint) -> ChameleonConfig:
@@ -95,8 +82,8 @@ def _from_params(folder: Path, stored: Checkpoint) -> ChameleonConfig:
         num_key_value_heads=values.get("n_kv_heads") or values["n_heads"],
         rms_norm_eps=values["norm_eps"],
         swin_norm=values.get("swin_norm", False),
-        rope_parameters=rope_parameters(values, 10000.0),
         vocabulary_map={},
+        **decoder_fields({"rope_theta": values.get("rope_theta")}, 10000.0),
     )
 
 

@@ -25,3 +25,17 @@ def chameleon_tokenizer(path: Path) -> Path:
     """Write the tokenizer of the tiny Chameleon models: the vocabulary of their config.json, characters where it has gaps."""
     config = json.loads((PARITY / "lumina1_lm" / "config.json").read_text())
     return save_tokenizer(path, {**config["vocabulary_map"], "<s>": 0}, range(8200, 8700))
+
+
+def emu3_tokenizer(path: Path) -> Path:
+    """Write the tokenizer of the tiny Emu3 models."""
+    vocabulary = json.loads((PARITY / "emu3_gen_hf" / "config.json").read_text())["vocabulary_map"]
+    image = vocabulary.pop("<image>")  # transformers' name for the placeholder; the tokenizer calls it otherwise
+    return save_tokenizer(path, {**vocabulary, "<|image token|>": image}, range(200))
+
+
+def janus_tokenizer(path: Path) -> Path:
+    """Write the tokenizer of the tiny Janus models."""
+    about = json.loads((PARITY / "janus_original_layout" / "meta.json").read_text())
+    names = {"<｜begin▁of▁sentence｜>": "bos", "<begin_of_image>": "boi", "<｜▁pad▁｜>": "pad"}
+    return save_tokenizer(path, {name: about[f"{key}_token_id"] for name, key in names.items()}, range(150))

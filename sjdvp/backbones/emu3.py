@@ -1,0 +1,142 @@
+"""Emu3-Gen, in its own format and in transformers'.
+
+After the prompt come the size in codes and an image token; then rows of codes, each ended by an end-of-line token. The
+unconditional branch says what a picture should not be. Sources: baaivision/Emu3, image_generation.py, mllm/processing_emu3.py.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import Emu3TextConfig, Emu3TextModel
+
+from sjdvp.backbones.adapter import Adapter
+from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
+from sjdvp.backbones.decoder_config import decoder_fields
+from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.image_tokens import emu3_codes
+from sjdvp.backbones.pixels import MovqDecoder
+from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
+from sjdvp.backbones.sizes import Size, multiples, requested, require, same_area
+from sjdvp.backbones.text import encode, open_tokenizer, special_ids
+from sjdvp.backbones.trunk import Trunk
+from sjdvp.config import ModelConfig
+from sjdvp.errors import WeightsError
+from sjdvp.weights import Located, find_file, locate
+
+PIXELS_PER_CODE = 8
+POSITIVE = " masterpiece, film grained, best quality."
+NEGATIVE = (
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
+    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
+)
+# begin of text, begin of image, image token, end of line; ids of the released models
+_SPECIAL = {"<|extra_203|>": 151849, "<|image start|>": 151852, "<|image token|>": 151851, "<|extra_200|>": 151846}
+_RELEASED_VOCABULARY = 184622
+
+
+class Emu3Network(nn.Module):
+    """The decoder, and the head over the image codes alone."""
+
+    def __init__(self, config: Emu3TextConfig, n_codes: int) -> None:
+        super().__init__()
+        self.decoder = Emu3TextModel(config)
+        self.head = nn.Linear(config.hidden_size, n_codes, bias=False)
+
+
+class Emu3Pixels(nn.Module):
+    """The pixel decoder, whose values are normalised by a mean and a standard deviation for each channel, brought to [-1, 1]."""
+
+    def __init__(self, decoder: MovqDecoder, mean: list[float], std: list[float], device: torch.device) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self._mean, self._std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (mean, std))
+
+    def codebook(self) -> Tensor:
+        """Return the code vectors [V, E]."""
+        return self.decoder.codebook()
+
+    def forward(self, codes_NHW: Tensor) -> Tensor:
+        """Decode codes [N, rows, columns] to pixels [N, 3, height, width] around [-1, 1]."""
+        return 2 * (self.decoder(codes_NHW) * self._std + self._mean) - 1
+
+
+def open_emu3(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+    """Open Emu3-Gen."""
+    width, height = _size(config)
+    rows, columns = height // PIXELS_PER_CODE, width // PIXELS_PER_CODE
+    weights = locate(config.path, config.revision)
+    tokenizer = open_tokenizer(_tokenizer_file(weights, config.tokenizer))
+    codes = emu3_codes(tokenizer)
+    stored = open_checkpoint(weights.path)
+    network = _load(weights.path, stored, codes, device, dtype)
+    embeds_TD = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
+    bos, begin, image, end_of_line = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
+    size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
+    negative = [bos, *encode(tokenizer, NEGATIVE), *size]
+    return Adapter(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(rows, columns, row_end=True),
+        max_prompt=max(MAX_PROMPT, len(negative)),
+        trunk=Trunk(network.decoder),
+        prompt=TokenPrompter(tokenizer, embeds_TD, "{prompt}" + POSITIVE, [bos], size, lambda ids: negative),
+        code_embeds_VD=embeds_TD[codes.start : codes.stop],
+        row_end_D=embeds_TD[end_of_line],
+        head=network.head,
+        pixel_decoder=_open_pixels(weights.path, stored, config.pixels, device),
+        truncate_pixels=True,
+    )
+
+
+def _size(config: ModelConfig) -> Size:
+    """Return the picture size; where the trained area is known, one that the official rule gives for its proportions."""
+    side = config.resolution or 720
+    size = requested(config, (side, side))
+    allowed = multiples(size, PIXELS_PER_CODE) if config.resolution is None else [same_area(size, side, PIXELS_PER_CODE)]
+    return require(size, allowed, "Emu3")
+
+
+def _tokenizer_file(weights: Located, other: str | None) -> Path:
+    try:
+        return find_file(weights, ["tokenizer.json"], other, "model.tokenizer")
+    except WeightsError as error:
+        if not any(weights.path.glob("*.tiktoken")):
+            raise
+        hint = "use the same tokenizer in the other format: --set model.tokenizer=BAAI/Emu3-Gen-hf/tokenizer.json"
+        raise WeightsError(f"{weights.path} holds its tokenizer as a tiktoken file, which is not read here", hint) from error
+
+
+def _load(path: Path, stored: Checkpoint, codes: range, device: torch.device, dtype: torch.dtype) -> Emu3Network:
+    values = read_json(path / "config.json")
+    if values.get("model_type") not in ("Emu3", "emu3"):
+        raise WeightsError(f"{path} is a {values.get('model_type')} model, not Emu3", "take the profile of this model")
+    # The padding index matters to training alone, but its default is beyond a small vocabulary.
+    config = Emu3TextConfig(**decoder_fields(values.get("text_config") or values, 1e6), pad_token_id=0)
+    if codes.stop > config.vocab_size:
+        raise WeightsError(f"{path}: {config.vocab_size} tokens leave no room for image codes up to {codes.stop - 1}")
+    with torch.device("meta"):
+        network = Emu3Network(config, len(codes))
+    # transformers has renamed its layout once; both are on the hub.
+    places = (("text_model.model.", "text_model."), ("model.text_model.", ""), ("model.", ""))
+    decoder, head = next((p for p in places if f"{p[0]}embed_tokens.weight" in stored), places[-1])
+
+    def part(name: str) -> Part:
+        if name.startswith("head."):
+            return Part(f"{head}lm_head.weight", lambda w: w[codes.start : codes.stop])
+        return Part(name.replace("decoder.", decoder, 1))
+
+    load_strict(network, stored, f"the Emu3 decoder of {path.name}", dtype, device, part, ignore=r"(model\.)?vqmodel\.")
+    return network.eval().requires_grad_(False)
+
+
+def _open_pixels(path: Path, stored: Checkpoint, other: str | None, device: torch.device) -> Emu3Pixels:
+    """Open the vision tokenizer: a part of the model in transformers' format, a model of its own in the original one."""
+    place = next((place for place in ("vqmodel.", "model.vqmodel.") if f"{place}quantize.embedding.weight" in stored), None)
+    if place is None:
+        path = locate(other, setting="model.pixels").path
+    decoder = MovqDecoder.load(stored.under(place) if place else open_checkpoint(path), device)
+    about = path / "preprocessor_config.json"
+    values = read_json(about) if about.is_file() else {}
+    return Emu3Pixels(decoder, values.get("image_mean", [0.5] * 3), values.get("image_std", [0.5] * 3), device)

@@ -1,0 +1,136 @@
+"""Janus-Pro, in its own format and in transformers'.
+
+Image codes have embeddings and a head of their own. The unconditional branch is as long as the conditional one: every token
+between the first and the last is a pad, and pads are attended to. Sources: deepseek-ai/Janus, generation_inference.py and
+models/modeling_vlm.py; transformers, convert_janus_weights_to_hf.py.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+from transformers import LlamaConfig, LlamaModel
+
+from sjdvp.backbones.adapter import Adapter
+from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
+from sjdvp.backbones.decoder_config import decoder_fields
+from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.pixels import TamingDecoder
+from sjdvp.backbones.pixels.taming import JANUS_HF, LLAMAGEN
+from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
+from sjdvp.backbones.sizes import requested, require
+from sjdvp.backbones.text import open_tokenizer, special_ids
+from sjdvp.backbones.trunk import Trunk
+from sjdvp.config import ModelConfig
+from sjdvp.errors import ConfigError, WeightsError
+from sjdvp.weights import find_file, locate
+
+PIXELS_PER_CODE = 16
+TEMPLATE = "<|User|>: {prompt}\n\n<|Assistant|>:"
+# begin of text, begin of image, pad; ids of the released models
+_SPECIAL = {"<｜begin▁of▁sentence｜>": 100000, "<begin_of_image>": 100016, "<｜▁pad▁｜>": 100015}
+_RELEASED_VOCABULARY = 102400
+
+
+class _Mlp(nn.Module):
+    """Two layers with an exact GELU between."""
+
+    def __init__(self, n_in: int, n_hidden: int, n_out: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(n_in, n_hidden)
+        self.second = nn.Linear(n_hidden, n_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        second: Tensor = self.second(gelu(self.first(x)))
+        return second
+
+
+class JanusNetwork(nn.Module):
+    """The decoder, the embeddings of image codes with their projection, and the head over image codes."""
+
+    def __init__(self, config: LlamaConfig, n_codes: int, code_size: int) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.decoder = LlamaModel(config)
+        self.table = nn.Embedding(n_codes, code_size)
+        self.aligner = _Mlp(code_size, hidden, hidden)
+        self.head = _Mlp(hidden, hidden, n_codes)
+
+
+# Names of ours -> names in the original layout, and in transformers'.
+_ORIGINAL = {
+    "decoder.": "language_model.model.",
+    "table.": "gen_embed.",
+    "aligner.first.": "gen_aligner.layers.0.",
+    "aligner.second.": "gen_aligner.layers.2.",
+    "head.first.": "gen_head.output_mlp_projector.",
+    "head.second.": "gen_head.vision_head.",
+}
+_TRANSFORMERS = {
+    "decoder.": "model.language_model.",
+    "table.": "model.generation_embeddings.",
+    "aligner.first.": "model.generation_aligner.fc1.",
+    "aligner.second.": "model.generation_aligner.hidden_layers.0.",
+    "head.first.": "model.generation_head.proj_out.",
+    "head.second.": "model.generation_head.vision_head.",
+}
+# What understanding pictures needs, the text head, and the vision tokenizer, which is loaded on its own.
+_UNUSED = r"vision_model\.|aligner\.|language_model\.lm_head\.|gen_vision_model\.|model\.(vision_model|aligner|vqmodel)\.|lm_head\."
+
+
+def open_janus(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+    """Open Janus-Pro. Raises ConfigError for float16, in which it overflows."""
+    if dtype == torch.float16:
+        raise ConfigError("Janus-Pro overflows in fp16", "use --dtype bf16 or fp32", "model.dtype")
+    side = config.resolution or 384
+    require(requested(config, (side, side)), [(side, side)], "Janus-Pro")
+    weights = locate(config.path, config.revision)
+    tokenizer = open_tokenizer(find_file(weights, ["tokenizer.json"], config.tokenizer, "model.tokenizer"))
+    stored = open_checkpoint(weights.path)
+    original = _is_original(weights.path)
+    network = _load(weights.path, stored, device, dtype, original=original)
+    pixels = stored.under("gen_vision_model." if original else "model.vqmodel.")
+    embeds_TD = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
+    bos, begin, pad = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
+    return Adapter(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(side // PIXELS_PER_CODE, side // PIXELS_PER_CODE),
+        max_prompt=MAX_PROMPT,
+        trunk=Trunk(network.decoder),
+        prompt=TokenPrompter(
+            tokenizer, embeds_TD, TEMPLATE, [bos], [begin], lambda ids: [ids[0], *[pad] * (len(ids) - 2), ids[-1]]
+        ),
+        code_embeds_VD=network.aligner(network.table.weight).detach(),
+        row_end_D=None,
+        head=network.head,
+        pixel_decoder=TamingDecoder.load(pixels, LLAMAGEN if original else JANUS_HF, device),
+        truncate_pixels=True,
+    )
+
+
+def _is_original(path: Path) -> bool:
+    kind = read_json(path / "config.json").get("model_type")
+    if kind not in ("multi_modality", "janus"):
+        raise WeightsError(f"{path} is a {kind} model, not Janus", "take the profile of this model")
+    return kind == "multi_modality"
+
+
+def _load(path: Path, stored: Checkpoint, device: torch.device, dtype: torch.dtype, *, original: bool) -> JanusNetwork:
+    names = _ORIGINAL if original else _TRANSFORMERS
+    values = read_json(path / "config.json")["language_config" if original else "text_config"]
+    table = names["table."] + "weight"
+    if table not in stored:
+        raise WeightsError(f"{path}: no {table} in its weights", "is this a Janus model that draws pictures?")
+    config = LlamaConfig(**decoder_fields(values, 10000.0))
+    with torch.device("meta"):
+        network = JanusNetwork(config, *stored.shapes[table])
+
+    def part(name: str) -> Part:
+        ours = next(ours for ours in names if name.startswith(ours))
+        return Part(name.replace(ours, names[ours], 1))
+
+    load_strict(network, stored, f"the Janus model of {path.name}", dtype, device, part, ignore=_UNUSED)
+    return network.eval().requires_grad_(False)

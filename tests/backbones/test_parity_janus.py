@@ -1,0 +1,82 @@
+"""Janus-Pro against the official code: parity folders janus_original_layout and janus_hf."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from sjdvp.backbones import open_backbone
+from sjdvp.backbones.adapter import Adapter
+from sjdvp.backbones.pixels import to_uint8
+from sjdvp.config import ModelConfig, SamplingConfig
+from sjdvp.interfaces import Prompt
+from tests.backbones.harness import CPU, PARITY, assert_greedy, assert_same_noise, golden, same_pixels, teacher_forced, worst
+from tests.backbones.tiny import janus_tokenizer
+
+FOLDERS = ["janus_original_layout", "janus_hf"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return janus_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
+
+
+@cache
+def janus(folder: str, tokenizer: Path) -> Adapter:
+    model = ModelConfig("janus", str(PARITY / folder), tokenizer=str(tokenizer), resolution=64)
+    return open_backbone(model, CPU, torch.float32)
+
+
+def golden_prompts(backbone: Adapter, folder: str) -> list[Prompt]:
+    inputs, _ = golden(folder)
+    return [backbone.prompt.of_ids(inputs[f"prompt_{row}"].tolist()) for row in range(2)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_logits(folder: str, tokenizer: Path) -> None:
+    backbone = janus(folder, tokenizer)
+    inputs, expected = golden(folder)
+    prompts = golden_prompts(backbone, folder)
+    for scale, name in ((1, "cond_logits"), (0, "uncond_logits"), (5, "cfg_logits_s5")):
+        found = teacher_forced(backbone, prompts, inputs["codes"], scale)
+        assert worst(found, expected[name]) < (1e-3 if scale == 5 else 1e-4)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_greedy(folder: str, tokenizer: Path) -> None:
+    backbone = janus(folder, tokenizer)
+    expected = golden(folder)[1]
+    pictures = assert_greedy(backbone, golden_prompts(backbone, folder), expected["greedy_codes_s5"], 5)
+    drawn = torch.stack([torch.from_numpy(picture.pixels_HWC) for picture in pictures])
+    wanted = golden("janus_original_layout")[1]["image_of_greedy"]
+    assert same_pixels(drawn, to_uint8(wanted, truncate=True))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_pixels(folder: str, tokenizer: Path) -> None:
+    backbone = janus(folder, tokenizer)
+    inputs, expected = golden(folder)
+    image = backbone.pixel_decoder(inputs["codes"].view(2, 4, 4))
+    if folder == "janus_hf":
+        assert worst(image.movedim(1, -1), expected["decode_image_tokens_of_codes"]) < 2e-4
+    else:
+        assert worst(image, expected["image_of_codes"]) < 2e-4
+        assert same_pixels(to_uint8(image, truncate=True), expected["image_of_codes_uint8_hwc"])
+
+
+def test_same_noise_is_plain_sampling(tokenizer: Path) -> None:
+    backbone = janus("janus_hf", tokenizer)
+    prompts = [backbone.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]
+    assert len({prompt.n_tokens for prompt in prompts}) == 3
+    assert_same_noise(backbone, prompts, SamplingConfig(cfg_scale=5))
+
+
+def test_prompt(tokenizer: Path) -> None:
+    backbone = janus("janus_hf", tokenizer)
+    prompt = backbone.prompt("cat")
+    assert prompt.n_tokens == 1 + len("<|User|>: cat\n\n<|Assistant|>:") + 1
+    assert len(prompt.uncond.visible_P) == prompt.n_tokens
+    pads = backbone.prompt.of_ids([150, *[153] * (prompt.n_tokens - 2), 152])
+    assert torch.equal(prompt.uncond.embeds_PD, pads.cond.embeds_PD)
+    assert prompt.uncond.visible_P.all()
