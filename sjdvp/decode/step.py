@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sjdvp.config import SamplingConfig
 from sjdvp.decode.fresh import RULES, Known
 from sjdvp.decode.prior import rising
 from sjdvp.decode.verifiers import probability_of
-from sjdvp.decode.window import Layout, State, Tally, columns, shift, take
+from sjdvp.decode.window import Layout, State, columns, shift, take
 from sjdvp.interfaces import Drafter, Prior, Verdict, Verifier
 from sjdvp.rng import Noise
 from sjdvp.sampling import laws, one_hot_where
@@ -79,7 +80,7 @@ def admit(decoder: Decoder, state: State, rows: list[int], logits_BV: Tensor, ke
         state.trail_BRV[rows, 0] = p_B1V[:, 0]
     first = State(*[tensor[rows] for tensor in state.tensors()])
     end_B = torch.ones_like(key_B)  # positions from 1 on have had no law
-    known = Known(p_B1V, first.draft_BW[:, :1], first.trail_BRV, end_B, decoder.layout)
+    known = Known(p_B1V, verdict.token_B[:, None], first.trail_BRV, end_B, decoder.layout)
     pos_BW = end_B[:, None] + columns(decoder.window, key_B.device)
     law_BWV = one_hot_where(decoder.layout.forced_at(pos_BW), RULES[decoder.fresh](known, pos_BW))
     no_draft_BW = torch.zeros_like(pos_BW, dtype=torch.bool)
@@ -197,19 +198,18 @@ def _chosen(guess_BKWT: Tensor, score_BK: Tensor) -> Tensor:
 def _count(
     decoder: Decoder, state: State, p_BWV: Tensor, committed_BW: Tensor, live_BW: Tensor, verdict: Verdict, n_new_B: Tensor
 ) -> Tensor:
-    """Return this step's part of the tally, one column a member of `Tally`."""
+    """Return this step's part of the tally: counts in the order of `Tally`, whose members torch.compile cannot take as an index."""
     accepted_B = verdict.accepted_B
-    tally = [torch.zeros_like(accepted_B)] * len(Tally)
-    tally[Tally.DRAFTED], tally[Tally.ACCEPTED] = accepted_B + take(live_BW, accepted_B), accepted_B
+    counts_B = [accepted_B + take(live_BW, accepted_B), accepted_B]
     if decoder.predicts:
         looked_BW = _looked(state, n_new_B)
         last_BWV = state.past_BLWV[:, 0]
         grew_BW = probability_of(p_BWV, committed_BW) > probability_of(last_BWV, committed_BW)
         rose_BWT = state.rose_BWT & looked_BW[..., None]
         again_BWT = rose_BWT & (p_BWV.gather(-1, state.top_BWT) > last_BWV.gather(-1, state.top_BWT))
-        tally[Tally.LOOKED] = looked_BW.sum(-1)
-        tally[Tally.GREW] = (grew_BW & looked_BW).sum(-1)
-        tally[Tally.TV_PLAIN] = (total_variation(last_BWV, p_BWV) * looked_BW).sum(-1)
-        tally[Tally.TV_PRIOR] = (total_variation(state.q_BWV, p_BWV) * looked_BW).sum(-1)
-        tally[Tally.ROSE], tally[Tally.ROSE_AGAIN] = rose_BWT.sum((-1, -2)), again_BWT.sum((-1, -2))
-    return torch.stack([t.to(state.tally_BT.dtype) for t in tally], -1)
+        tv_plain_BW, tv_prior_BW = total_variation(last_BWV, p_BWV), total_variation(state.q_BWV, p_BWV)
+        counts_B += [looked_BW.sum(-1), (grew_BW & looked_BW).sum(-1)]
+        counts_B += [(tv_plain_BW * looked_BW).sum(-1), (tv_prior_BW * looked_BW).sum(-1)]
+        counts_B += [rose_BWT.sum((-1, -2)), again_BWT.sum((-1, -2))]
+    counts_BT = torch.stack([count_B.to(state.tally_BT.dtype) for count_B in counts_B], -1)
+    return pad(counts_BT, (0, state.tally_BT.shape[1] - counts_BT.shape[1]))

@@ -118,6 +118,14 @@ def test_a_row_is_clean_after_another_image_used_it():
     assert torch.equal(torch.cat(alone), one_row)
 
 
+def test_the_first_drafts_come_from_what_the_fresh_rule_says():
+    _, state = started(("independent", "repeat", "none"), window=2, n_rows=50)
+    assert torch.equal(state.draft_BW[:, 0], state.codes_BS[:, 0])
+    _, state = started(("independent", "left", "none"), window=2, n_rows=1)
+    first = MODEL.logits(torch.zeros(1, 6, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)).div(0.9).softmax(-1)
+    assert torch.allclose(state.q_BWV[0, 0].double(), first[0], atol=1e-6)
+
+
 def test_the_empty_residual_draws_from_the_law():
     # q equal to p everywhere: nothing is ever rejected, and nothing is NaN.
     flat = replace(MODEL, sharpness=0.0)
