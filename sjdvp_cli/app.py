@@ -23,10 +23,12 @@ COMMANDS = {
     "prompts": "sjdvp_cli.prompts",
     "profiles": "sjdvp_cli.profiles",
     "compare": "sjdvp_cli.compare",
+    "diagnose": "sjdvp_cli.diagnose",
     "report": "sjdvp_cli.report",
     "check": "sjdvp_cli.check",
     "show": "sjdvp_cli.show",
     "export": "sjdvp_cli.export",
+    "eval": "sjdvp_cli.eval",
     "slurm": "sjdvp_cli.slurm",
     "doctor": "sjdvp_cli.doctor",
 }

@@ -1,0 +1,194 @@
+"""How good the pictures of finished runs are: CLIP score, and Fréchet distance to reference pictures. Needs `sjdvp[eval]`.
+
+Pairs of prompt and picture come from the log. The measures are torchmetrics' own; weights come from local paths alone.
+"""
+
+import importlib
+import itertools
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+
+from sjdvp.errors import ConfigError, FolderError, WeightsError
+from sjdvp.report.load import Run, load_runs
+from sjdvp.runs.layout import RUN
+
+BATCH = 16
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One picture and the prompt it was drawn for."""
+
+    picture: Path
+    prompt: str
+
+
+class Clip(nn.Module):
+    """A CLIP model as torchmetrics wants one: features are tensors, and long captions are cut before their end mark, not after."""
+
+    def __init__(self, model: Any, tokenizer: Any, image_processor: Any) -> None:
+        super().__init__()
+        self.model, self.tokenizer, self.image_processor = model, tokenizer, image_processor
+        self.config = model.config
+        self.num_features = int(model.config.projection_dim)
+
+    def process(self, text: list[str] | None = None, images: list[Tensor] | None = None, **_: object) -> Any:
+        """Return the model's inputs for captions or for pictures."""
+        if text is not None:
+            longest = self.config.text_config.max_position_embeddings
+            return self.tokenizer(text, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+        return self.image_processor(images=[picture.cpu() for picture in images or ()], return_tensors="pt")
+
+    def get_image_features(self, pixel_values: Tensor) -> Tensor:
+        """Return one vector a picture."""
+        return self.model.get_image_features(pixel_values=pixel_values).pooler_output
+
+    def get_text_features(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return one vector a caption."""
+        return self.model.get_text_features(input_ids=ids, attention_mask=mask).pooler_output
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Return the vectors of uint8 pictures [N, 3, H, W]."""
+        return self.get_image_features(self.process(images=list(pictures))["pixel_values"].to(pictures.device))
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What was measured of one run; None for what was not asked."""
+
+    run: str
+    lossless: bool
+    images: int
+    clip_score: float | None
+    fid_clip: float | None  # Fréchet distance between CLIP features
+    fid: float | None
+
+
+def measure(
+    folders: Sequence[Path], *, clip: Path | None, reference: Path | None, inception: Path | None, device: torch.device
+) -> list[Quality]:
+    """Measure every run in `folders` with the weights that are given."""
+    others = references(reference) if reference else []
+    encoder = open_clip(clip, device) if clip else None
+    found = []
+    for run in load_runs(folders):
+        drawn = pairs(run)
+        files = [pair.picture for pair in drawn]
+        found.append(
+            Quality(
+                run=run.name,
+                lossless=run.lossless,
+                images=len(drawn),
+                clip_score=clip_score(drawn, encoder, device) if encoder else None,
+                fid_clip=clip_distance(files, others, encoder, device) if encoder and others else None,
+                fid=inception_distance(files, others, inception, device) if inception and others else None,
+            )
+        )
+    return found
+
+
+def pairs(run: Run) -> list[Pair]:
+    """Return the pictures of a run with their prompts, as the log pairs them; raises FolderError when one is gone."""
+    found = [Pair(run.root / row["file"], row["prompt"]) for row in run.ok.values()]
+    if not found:
+        raise FolderError(f"{run.root} has no finished picture")
+    gone = next((pair.picture for pair in found if not pair.picture.is_file()), None)
+    if gone:
+        raise FolderError(f"{gone} is gone, though the log names it", "see `sjdvp check`; `sjdvp generate` draws it again")
+    return found
+
+
+def references(folder: Path) -> list[Path]:
+    """Return the pictures to be held against: all in a folder and below, or those of a run folder."""
+    if (folder / RUN).is_file():
+        return [pair.picture for run in load_runs([folder]) for pair in pairs(run)]
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES) if folder.is_dir() else []
+    if len(found) < 2:
+        raise FolderError(f"{folder} holds {len(found)} pictures ({', '.join(sorted(_SUFFIXES))})", "a distance needs many")
+    return found
+
+
+def open_clip(folder: Path, device: torch.device) -> Clip:
+    """Load a CLIP model that lies in a local folder; raises WeightsError."""
+    if not folder.is_dir():
+        raise WeightsError(f"{folder}: no such folder of CLIP weights", "download for example openai/clip-vit-large-patch14 there")
+    try:
+        model = CLIPModel.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        pictures = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{folder}: no CLIP model that can be read: {error}", "it must be a folder of transformers") from error
+    return Clip(model, tokenizer, pictures).eval().to(device)
+
+
+def clip_score(found: Sequence[Pair], clip: Clip, device: torch.device) -> float:
+    """Return the mean of 100 times the cosine of picture and prompt."""
+    metric = _torchmetrics("multimodal.clip_score", "CLIPScore")(model_name_or_path=lambda: (clip, clip.process)).to(device)
+    with torch.inference_mode():
+        for batch in _batches(found, BATCH):
+            metric.update([_pixels(pair.picture).to(device) for pair in batch], [pair.prompt for pair in batch])
+        return float(metric.compute())
+
+
+def clip_distance(pictures: Iterable[Path], reference: Iterable[Path], clip: Clip, device: torch.device) -> float:
+    """Return the Fréchet distance in the space of CLIP's picture features (arXiv 2203.06026)."""
+    return _distance(_torchmetrics("image.fid", "FrechetInceptionDistance")(feature=clip), pictures, reference, device)
+
+
+def inception_distance(pictures: Iterable[Path], reference: Iterable[Path], weights: Path, device: torch.device) -> float:
+    """Return the FID of the literature; `weights` are those of torch-fidelity (weights-inception-2015-12-05-6726825d.pth)."""
+    if not weights.is_file():
+        raise WeightsError(f"{weights}: no such file of Inception weights", "it is weights-inception-2015-12-05-6726825d.pth")
+    metric = _torchmetrics("image.fid", "FrechetInceptionDistance")
+    try:
+        # torch-fidelity unpickles the file without care, so it is opened with care first: what passes holds tensors only.
+        torch.load(weights, weights_only=True, map_location="cpu")
+        made = metric(feature=2048, feature_extractor_weights_path=str(weights))
+    except ModuleNotFoundError as error:
+        raise ConfigError("the package torch-fidelity is not installed", 'pip install "sjdvp[eval]"') from error
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise WeightsError(f"{weights}: not the Inception weights of torch-fidelity: {reason}") from error
+    return _distance(made, pictures, reference, device)
+
+
+def _distance(metric: Any, pictures: Iterable[Path], reference: Iterable[Path], device: torch.device) -> float:
+    metric = metric.to(device)
+    with torch.inference_mode():
+        for files, real in ((pictures, False), (reference, True)):
+            for _, alike in itertools.groupby(map(_pixels, files), key=lambda pixels: pixels.shape):
+                for batch in _batches(alike, BATCH):
+                    metric.update(torch.stack(batch).to(device), real=real)
+        return float(metric.compute())
+
+
+def _torchmetrics(module: str, name: str) -> Callable[..., Any]:
+    try:
+        found = importlib.import_module(f"torchmetrics.{module}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the package {str(error.name).partition('.')[0]} is not installed", 'pip install "sjdvp[eval]"') from error
+    return getattr(found, name)
+
+
+def _pixels(file: Path) -> Tensor:
+    """Return a picture as uint8 [3, H, W]."""
+    try:
+        with Image.open(file) as opened:
+            return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow, for a broken chunk
+        raise FolderError(f"{file} is not a picture that can be read: {error}", "see `sjdvp check`") from error
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    rest = iter(items)
+    return iter(lambda: list(itertools.islice(rest, size)), [])
