@@ -23,12 +23,12 @@ N_CODES = 1024
 MAX_PROMPT_TOKENS = 32
 LICENCE = "Apache-2.0 (weights, Noto emoji art); MIT (emojibase names)"
 PIXEL_DECODER: dict[str, Any] = {
-    "embed_dim": 32,
+    "embed_dim": 64,
     "num_embeddings": N_CODES,
-    "latent_channels": 96,
-    "base_channels": 32,
-    "channel_multiplier": [1, 1, 3],
-    "num_res_blocks": 1,
+    "latent_channels": 64,
+    "base_channels": 64,
+    "channel_multiplier": [1, 1, 1],
+    "num_res_blocks": 0,
     "num_patches": GRID,
     "in_channels": 3,
     "out_channels": 3,
@@ -82,6 +82,8 @@ def write(
     (folder / "generation_config.json").unlink(missing_ok=True)
     save_file({k: v.half().contiguous() for k, v in pixels.state_dict().items()}, folder / "pixels.safetensors")
     tokenizer.save(str(folder / "tokenizer.json"))
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)
     (folder / "sjdvp.json").write_text(json.dumps(_card(n_text, defaults), indent=2) + "\n", "utf-8")
 
 

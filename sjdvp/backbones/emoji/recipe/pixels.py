@@ -28,13 +28,13 @@ from sjdvp.backbones.pixels import TamingDecoder
 class PixelPlan:
     """How long and how hard to train the pixel decoder."""
 
-    budget_s: float = 600.0
-    batch: int = 8
+    budget_s: float = 1800.0
+    batch: int = 4
     muon_lr: float = 0.01
     adam_lr: float = 3e-3
     warmup_steps: int = 20
     flat_weight: float = 3.0
-    average: float = 0.99
+    average: float = 0.995
     save_every_s: float = 60.0
 
 
