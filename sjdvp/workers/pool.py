@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +83,7 @@ class Workers:
         config = replace(self._config, run=replace(self._config.run, device=device))
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, self._open_painter, config, self._threads))
+        process = context.Process(target=work, args=(theirs, pickle.dumps(self._open_painter), config, self._threads))
         with _signals_held_back():
             process.start()
         theirs.close()

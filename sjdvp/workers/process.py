@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import traceback
@@ -47,13 +48,17 @@ class PipeSource:
         return job
 
 
-def work(pipe: Connection, open_painter: OpenPainter, config: RunConfig, threads: int) -> None:
-    """Draw what the parent gives until it gives no more; messages to it are Take, Picture and, once, Broken."""
+def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> None:
+    """Draw what the parent gives until it gives no more; messages to it are Take, Picture and, once, Broken.
+
+    `pickled` is an OpenPainter, still pickled so that its modules, which may be large, are imported under the watch set up here.
+    """
     for signum in STOPPING:
         signal.signal(signum, signal.SIG_IGN)  # a terminal or scheduler sends them to all processes; the parent decides
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
+        open_painter: OpenPainter = pickle.loads(pickled)
         with open_painter(config) as painter:
             for picture in painter.paint(PipeSource(pipe)):
                 pipe.send(picture)
