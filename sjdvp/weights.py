@@ -18,8 +18,9 @@ from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>.+))?")
-_SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha>[0-9a-f]{40})(/|$)")
-_WANTED = ["*.json", "*.safetensors", "*.bin", "*.pth", "*.ckpt", "*.yaml"]
+_SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha>[0-9a-f]{40})(?P<file>/.+)?")
+_WANTED = ["*.json", "*.safetensors"]
+_PICKLES = ["*.bin", "*.pth", "*.ckpt"]  # only where a repository has nothing better: many hold both
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +86,15 @@ def _local(path: Path, revision: str | None) -> Located:
     snapshot = _SNAPSHOT.search(path.as_posix())
     if snapshot is None:
         return Located(path, path.resolve().name, revision)
-    return Located(path, f"{snapshot['owner']}/{snapshot['name']}", snapshot["sha"])
+    return Located(path, f"{snapshot['owner']}/{snapshot['name']}{snapshot['file'] or ''}", snapshot["sha"])
 
 
 def _download(repo: str, revision: str | None, file: str | None, as_path: Path) -> Located:
     try:
         if file is None:
             path = snapshot_download(repo, revision=revision, allow_patterns=_WANTED)
+            if not any(Path(path).rglob("*.safetensors")):
+                path = snapshot_download(repo, revision=revision, allow_patterns=[*_WANTED, *_PICKLES])
         else:
             path = hf_hub_download(repo, file, revision=revision)
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
