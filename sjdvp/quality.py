@@ -176,7 +176,9 @@ def _torchmetrics(module: str, name: str) -> Callable[..., Any]:
     try:
         found = importlib.import_module(f"torchmetrics.{module}")
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the package {str(error.name).partition('.')[0]} is not installed", 'pip install "sjdvp[eval]"') from error
+        raise ConfigError(
+            f"the package {str(error.name).partition('.')[0]} is not installed", 'pip install "sjdvp[eval]"'
+        ) from error
     return getattr(found, name)
 
 

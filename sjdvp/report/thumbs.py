@@ -16,7 +16,7 @@ _TYPICAL = 0.15  # bytes a pixel of a photo, in base64: larger steps need not be
 
 PAGE_BYTES = 10_000_000  # of pictures on one page, in base64
 MOST = 24_000  # for one picture
-LEAST = 1_400
+LEAST = 2_000
 
 
 @dataclass(frozen=True, slots=True)
