@@ -20,7 +20,7 @@ from sjdvp_cli.options import Format, Settings, option, takes_options
 from sjdvp_cli.report import show_lines, write_files
 
 if TYPE_CHECKING:
-    from sjdvp.compare import Request
+    from sjdvp.compare import OpenPainters, Request
     from sjdvp.runs.prompts import PromptSet
 
 _what, _prompts, _output = map(option, ("Comparison", "Prompts", "Output"))
@@ -69,7 +69,7 @@ def command(
     code = 0
     if not folders:
         request = _request(comparison, prompts, settings)
-        code = _draw(request, output)
+        code = draw(request, output, open_painters)
         folders = [request.out / lane.name for lane in request.lanes]
     elif comparison.decoders or prompts.prompts or prompts.prompt:
         raise ConfigError("finished folders are compared as they are", "leave --decoders and --prompts out, or the folders")
@@ -93,10 +93,11 @@ def _request(comparison: Comparison, given: Prompts, settings: Settings) -> "Req
     sweep = dict(parse_sweep(text) for text in comparison.sweep or [])
     lanes = plan_lanes([name.strip() for name in comparison.decoders.split(",")], sweep, with_settings)
     selection = Selection(None, given.limit)
-    return Request(lanes, comparison.out, _read(given), selection, comparison.warmup, ("sjdvp", *sys.argv[1:]))
+    return Request(lanes, comparison.out, read_given(given), selection, comparison.warmup, ("sjdvp", *sys.argv[1:]))
 
 
-def _read(given: Prompts) -> "PromptSet":
+def read_given(given: Prompts) -> "PromptSet":
+    """Read the prompts that the flags name."""
     from sjdvp.runs.prompts import inline_prompts, read_prompts
 
     if bool(given.prompts) == bool(given.prompt):
@@ -104,7 +105,8 @@ def _read(given: Prompts) -> "PromptSet":
     return read_prompts(given.prompts, given.format, given.column) if given.prompts else inline_prompts(given.prompt or ())
 
 
-def _draw(request: "Request", output: Output) -> int:
+def draw(request: "Request", output: Output, open_painters: "OpenPainters") -> int:
+    """Draw the pictures of a comparison, showing how it goes; returns the exit code."""
     from sjdvp.compare import compare
 
     ends: list[Mapping[str, Any]] = []

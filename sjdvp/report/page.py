@@ -22,12 +22,13 @@ from sjdvp.runs.jsonl import Row
 
 @dataclass(frozen=True, slots=True)
 class ChartRow:
-    """One run in a chart: its shapes, and its number in words."""
+    """One run in a chart, or one part of a run: its shapes, and its number in words."""
 
     run: int
     shapes: Markup
     value: str
     law: str = ""  # beside a speed
+    part: str = ""  # what it is called, when it is a part of a run
 
 
 @dataclass(frozen=True, slots=True)

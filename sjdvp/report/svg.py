@@ -52,9 +52,9 @@ def histogram(numbers: Sequence[float], scale: Scale, title: str) -> Markup:
     return _svg(_columns(counts, max(counts), WIDTH / _BINS) + middle, title, WIDTH, HEIGHT, stretch=True)
 
 
-def columns(shares: Sequence[float], title: str) -> Markup:
-    """Return one column for each share, side by side."""
-    return _svg(_columns(shares, max(shares), 0.9 * WIDTH / len(shares)), title, WIDTH, HEIGHT, stretch=True)
+def columns(shares: Sequence[float], title: str, top: float | None = None) -> Markup:
+    """Return one column for each share, side by side; the highest one, or `top`, fills the height."""
+    return _svg(_columns(shares, top or max(shares), 0.9 * WIDTH / len(shares)), title, WIDTH, HEIGHT, stretch=True)
 
 
 def _columns(heights: Sequence[float], top: float, width: float) -> Markup:

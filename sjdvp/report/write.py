@@ -28,12 +28,15 @@ def write_report(runs: Sequence[Run], file: Path) -> list[Path]:
     return paths
 
 
-def html(page: Page) -> str:
-    """Return the page. It may use its own style sheet and pictures inside it, nothing else (see its Content-Security-Policy)."""
+def html(page: object, template: str = "page.html.j2") -> str:
+    """Return a page: the report's, or that of another template.
+
+    It may use its own style sheet and pictures inside it, nothing else (see its Content-Security-Policy).
+    """
     environment = _environment(escaped=True)
     style = environment.get_template("page.css").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
-    return environment.get_template("page.html.j2").render(page=page, style=Markup(style), style_digest=digest)
+    return environment.get_template(template).render(page=page, style=Markup(style), style_digest=digest)
 
 
 def markdown(page: Page) -> str:

@@ -11,6 +11,7 @@ import pytest
 from sjdvp.errors import StorageError
 from sjdvp.jobs import Picture
 from sjdvp_cli.app import run
+from tests.diagnose.stand_in import SUMS
 
 STATS = {"nfe": 10, "image_tokens": 256, "drafted": 100, "accepted": 60, "latency_s": 0.1}
 
@@ -64,5 +65,11 @@ def painter(monkeypatch):
         return nullcontext(StandIn())
 
     monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+    def open_watched(configs, seen):
+        for into in seen:
+            into[0, 0] = SUMS
+        return nullcontext([StandIn() for _ in configs])
+
     monkeypatch.setattr("sjdvp_cli.compare.open_painters", lambda configs: nullcontext([StandIn() for _ in configs]))
+    monkeypatch.setattr("sjdvp_cli.diagnose.open_watched", open_watched)
     return opened

@@ -1,0 +1,163 @@
+"""From the sums of images to findings about a decoder: shares and means, divided once at the end. Imports no torch."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sjdvp.diagnose.names import CANDIDATES
+from sjdvp.report.figures import quantile
+from sjdvp.report.pairs import RESAMPLES
+from sjdvp.runs.journal import ImageKey
+
+Sums = Mapping[str, Any]  # of one image: numbers, and lists of numbers, by the names that `sjdvp.diagnose.looks` gives
+Seen = Mapping[ImageKey, Sums]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Of the committed codes that had been looked at before, the share whose probability had grown; None where there was none."""
+
+    codes: int
+    over_life: float | None  # last look against first look
+    last_look: float | None
+    in_a_row: tuple[float | None, ...]  # at each of the last 1, 2, ... looks, of those codes that had as many
+    last_look_standing: float | None  # of codes committed as a draft that stood
+    last_look_drawn: float | None  # of codes drawn in place of a rejected draft, or after the last draft
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """Of the top codes that had risen `rises` times in a row, the share that rose once more."""
+
+    rises: int
+    codes: int
+    again: float | None
+    again_by_mass: float | None  # each code counted by its probability
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """Mean total variation between a law that was there to draft from, and the law that came next at that position."""
+
+    law: str
+    everywhere: float | None
+    at_commit: float | None  # only where the position was committed at that next look
+    by_column: tuple[float | None, ...]  # of the window, at the next look
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How drafts fare by their place in the window."""
+
+    tested: tuple[int, ...]
+    accepted: tuple[float | None, ...]  # share of those tested: all drafts before them had stood
+    overlap: tuple[float | None, ...]  # chance to stand, tested or not: 1 - TV(stored law, new law)
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Nats a code, under the law that is sampled, without its cuts. Exact sampling makes the two cancel, but for chance."""
+
+    codes: int
+    log_likelihood: float | None
+    entropy: float | None
+    surplus: float | None  # log-likelihood plus entropy: above 0 when likelier codes are committed than the model would draw
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """By which share the mean log-likelihood moves from one decoder to another, with a 95 % bootstrap interval over prompts."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All of it, for one decoder."""
+
+    growth: Growth
+    rises: tuple[Rise, ...]
+    distances: tuple[Distance, ...]
+    columns: Columns
+    fidelity: Fidelity
+
+
+def find(seen: Seen) -> Findings:
+    """Sum up the images of one decoder; there must be one at least."""
+    s = _total(seen.values())
+    drawn = s["committed"] - s["stood"]
+    return Findings(
+        growth=Growth(
+            codes=round(s["committed"]),
+            over_life=_share(s["grew_life"], s["committed"]),
+            last_look=_share(s["grew_N"][0], s["could_grow_N"][0]),
+            in_a_row=_shares(s["grew_N"], s["could_grow_N"]),
+            last_look_standing=_share(s["stood_grew"], s["stood"]),
+            last_look_drawn=_share(s["drawn_grew"], drawn),
+        ),
+        rises=tuple(
+            Rise(n, round(had), _share(again, had), _share(again_mass, mass))
+            for n, (had, again, mass, again_mass) in enumerate(
+                zip(s["rises_N"], s["rises_again_N"], s["rises_mass_N"], s["rises_again_mass_N"], strict=True)
+            )
+        ),
+        distances=tuple(
+            Distance(name, _share(sum(apart), sum(s["looked_W"])), _share(there, s["committed"]), _shares(apart, s["looked_W"]))
+            for name, apart, there in zip(CANDIDATES, s["apart_KW"], s["apart_committed_K"], strict=True)
+        ),
+        columns=Columns(
+            tested=tuple(map(round, s["tested_W"])),
+            accepted=_shares(s["accepted_W"], s["tested_W"]),
+            overlap=_shares(s["overlap_W"], s["drafts_W"]),
+        ),
+        fidelity=Fidelity(
+            codes=round(s["codes"]),
+            log_likelihood=_share(s["log_likelihood"], s["codes"]),
+            entropy=_share(s["entropy"], s["codes"]),
+            surplus=_share(s["log_likelihood"] + s["entropy"], s["codes"]),
+        ),
+    )
+
+
+def change(base: Seen, other: Seen) -> Change | None:
+    """Return how far the mean log-likelihood of `other` lies from that of `base`, over the images that both have."""
+    sums: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
+    for key in base.keys() & other.keys():
+        pair = (part[key][name] for part in (base, other) for name in ("log_likelihood", "codes"))
+        sums[key[0]] = [a + b for a, b in zip(sums[key[0]], pair, strict=True)]
+    prompts = [sums[prompt] for prompt in sorted(sums)]
+    if not prompts or base is other:
+        return None
+    dice = random.Random(0)  # equal runs give equal intervals
+    drawn = [_moved(dice.choices(prompts, k=len(prompts))) for _ in range(RESAMPLES)]
+    return Change(_moved(prompts), quantile(drawn, 0.025), quantile(drawn, 0.975))
+
+
+def _moved(prompts: list[list[float]]) -> float:
+    """Return the change as a share of the size of the base's; it is negative where codes are less likely."""
+    was, was_codes, now, codes = map(sum, zip(*prompts, strict=True))
+    return (now / codes - was / was_codes) / abs(was / was_codes)
+
+
+def _total(images: Iterable[Sums]) -> dict[str, Any]:
+    first, *rest = images
+    total = dict(first)
+    for image in rest:
+        total = {name: _plus(value, image[name]) for name, value in total.items()}
+    return total
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return [_plus(x, y) for x, y in zip(a, b, strict=True)] if isinstance(a, list) else a + b
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _shares(parts: Iterable[float], wholes: Iterable[float]) -> tuple[float | None, ...]:
+    return tuple(_share(part, whole) for part, whole in zip(parts, wholes, strict=True))

@@ -1,0 +1,125 @@
+"""An engine that is watched: the same steps and pictures, and sums of what they showed, image by image."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sjdvp import rng
+from sjdvp.config import PriorConfig, RunConfig
+from sjdvp.decode.step import Decoder, decode_step, window_input
+from sjdvp.decode.window import State, Tally, columns, shift
+from sjdvp.diagnose import looks
+from sjdvp.diagnose.candidates import candidates
+from sjdvp.diagnose.findings import Sums
+from sjdvp.diagnose.looks import MOST_RISES, Looks
+from sjdvp.engine.engine import Engine
+from sjdvp.engine.several import open_engines
+from sjdvp.interfaces import Backbone
+from sjdvp.jobs import JobSource, Picture
+from sjdvp.runs.journal import ImageKey
+from sjdvp.sampling import laws
+
+
+class Watch:
+    """Sees every step of one decoder, before and after; knows nothing of how the decoder decides."""
+
+    def __init__(self, decoder: Decoder, prior: PriorConfig, n_rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._decoder, self._top_k = decoder, prior.top_k
+        self._candidates = candidates(prior)
+        shape = (decoder.window, decoder.layout.n_codes)
+        depth = max(MOST_RISES, self._candidates.n_laws) + 1
+        self._first_BWV = torch.zeros(n_rows, *shape, dtype=dtype, device=device)
+        self._past_BHWV = torch.zeros(n_rows, depth, *shape, dtype=dtype, device=device)
+        self._age_BW = torch.zeros(n_rows, decoder.window, dtype=torch.int64, device=device)
+        self._sums: dict[str, Tensor] = {}
+        self._ended: dict[int, Sums] = {}
+
+    def see(self, before: State, logits_BWV: Tensor, after: State) -> None:
+        """Take in one step: the state it began with, the logits it was given, the state it led to."""
+        self._begin(before.step_B == 0)
+        decoder, layout = self._decoder, self._decoder.layout
+        column_W = columns(decoder.window, logits_BWV.device)
+        pos_BW = before.n_B[:, None] + column_W
+        forced_BW = layout.forced_at(pos_BW)
+        open_BW = (pos_BW < layout.length) & ~forced_BW & (before.n_B < layout.length)[:, None]
+        p_BWV = laws(logits_BWV, forced_BW, decoder.sampling).to(self._first_BWV.dtype)
+        n_new_B = after.n_B - before.n_B
+        committed_BW = (column_W < n_new_B[:, None]) & open_BW
+        code_BW, stood_BW = after.codes_BS.gather(1, pos_BW), after.stood_BS.gather(1, pos_BW).bool()
+        counts_BW = open_BW & (self._age_BW > 0)
+        seen = Looks(p_BWV, self._past_BHWV, self._first_BWV, self._age_BW, counts_BW)
+        # A cut may strike a code that a relaxed decoder commits all the same; uncut, its likelihood is finite.
+        uncut_BWV = laws(logits_BWV, forced_BW, replace(decoder.sampling, top_k=0, top_p=1.0))
+        drafted_B, accepted_B = (after.tally_BT - before.tally_BT)[:, [Tally.DRAFTED, Tally.ACCEPTED]].unbind(-1)
+        self._add(
+            looks.growth(seen, code_BW, committed_BW, stood_BW)
+            | looks.rises(seen, self._top_k)
+            | looks.distances(seen, self._candidates, self._top_k, committed_BW)
+            | looks.tests(before.q_BWV, p_BWV, open_BW & (column_W < decoder.window - 1), drafted_B, accepted_B)
+            | looks.fidelity(uncut_BWV, code_BW, committed_BW)
+        )
+        self._remember(p_BWV, n_new_B)
+        self._end((before.n_B < layout.length) & (after.n_B == layout.length), after.key_B)
+
+    def take(self, seed: int) -> Sums:
+        """Return, once, the sums of a finished image."""
+        return self._ended.pop(int(rng.keys([seed])))
+
+    def _begin(self, new_B: Tensor) -> None:
+        self._age_BW[new_B] = 0
+        for total in self._sums.values():
+            total[new_B] = 0
+
+    def _add(self, found: dict[str, Tensor]) -> None:
+        for name, value in found.items():
+            if name not in self._sums:
+                self._sums[name] = torch.zeros_like(value, dtype=torch.float64)
+            self._sums[name] += value
+
+    def _remember(self, p_BWV: Tensor, n_new_B: Tensor) -> None:
+        """Make this look the newest one, and follow the window to where it starts now."""
+        first_BWV = torch.where((self._age_BW > 0)[..., None], self._first_BWV, p_BWV)
+        past_BHWV = torch.cat([p_BWV[:, None], self._past_BHWV[:, :-1]], 1)
+        self._first_BWV, self._past_BHWV = shift(first_BWV, n_new_B), shift(past_BHWV, n_new_B, 2)
+        stays_BW = columns(self._decoder.window, p_BWV.device) + n_new_B[:, None] < self._decoder.window
+        self._age_BW = torch.where(stays_BW, shift(self._age_BW + 1, n_new_B), 0)
+
+    def _end(self, done_B: Tensor, key_B: Tensor) -> None:
+        for row in done_B.nonzero().flatten().tolist():
+            self._ended[int(key_B[row])] = {name: total[row].tolist() for name, total in self._sums.items()}
+
+
+class WatchedEngine(Engine):
+    """An engine whose images leave their sums in `seen`. Its times mean nothing: watching takes longer than decoding."""
+
+    def __init__(self, backbone: Backbone, config: RunConfig, n_rows: int, seen: dict[ImageKey, Sums]) -> None:
+        # A compiled or captured step has no room for a look; the tokens are the same from each.
+        super().__init__(backbone, replace(config, run=replace(config.run, step="eager")), n_rows)
+        law_dtype = torch.promote_types(backbone.dtype, torch.float32)
+        self._watch = Watch(self.decoder, config.decoder.prior, n_rows, law_dtype, backbone.device)
+        self._seen = seen
+
+    def step(self, state: State, n_slots: int) -> State:
+        """Take the step of `Engine.step`, and look at it."""
+        logits_BWV = self.forward(*window_input(state, self.decoder.window), n_slots)
+        after = decode_step(self.decoder, state, logits_BWV)
+        self._watch.see(state, logits_BWV, after)
+        return after
+
+    def paint(self, source: JobSource) -> Iterator[Picture]:
+        """See `sjdvp.jobs.Painter`."""
+        for picture in super().paint(source):
+            if picture.error is None:
+                self._seen[picture.job.index, picture.job.sample] = self._watch.take(picture.job.seed)
+            yield picture
+
+
+@contextmanager
+def open_watched(configs: Sequence[RunConfig], seen: Sequence[dict[ImageKey, Sums]]) -> Iterator[list[Engine]]:
+    """Load the backbone that all of `configs` name, and put a watched engine for each around it; each fills its part of `seen`."""
+    fill = iter(seen)
+    with open_engines(configs, lambda backbone, config, n_rows: WatchedEngine(backbone, config, n_rows, next(fill))) as engines:
+        yield engines

@@ -1,0 +1,89 @@
+"""`sjdvp diagnose`: how laws move while drafts wait, what prediction gains from it, what relaxed decoders cost."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sjdvp.config import RunConfig
+from sjdvp.errors import ConfigError, FolderError
+from sjdvp.jobs import Painter
+from sjdvp.profiles import Resolved, resolve
+from sjdvp_cli.compare import Output, Prompts, draw, parse_sweep, read_given
+from sjdvp_cli.options import Settings, option, takes_options
+from sjdvp_cli.tables import show_table
+
+if TYPE_CHECKING:
+    from sjdvp.compare import Request
+    from sjdvp.diagnose.findings import Sums
+    from sjdvp.runs.journal import ImageKey
+
+_what = option("Diagnosis")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Which decoders are watched, and where the findings go."""
+
+    out: Annotated[Path, _what("--out", "-o", metavar="DIR", help="A new folder: a run folder for each decoder, and the page.")]
+    decoders: Annotated[str, _what("--decoders", metavar="A,B,…", help="Decoders to watch; default sjd.")] = "sjd"
+    sweep: Annotated[list[str] | None, _what("--sweep", metavar="KEY=A,B,…", help="Each value of a decoder setting.")] = None
+    grids: Annotated[bool, _what("--grids", help="Also vary window, N, L, decay and beta of prediction.")] = False
+
+
+@takes_options
+def command(*, diagnosis: Diagnosis, prompts: Prompts, settings: Settings, output: Output) -> int:
+    """Watch decoders: how laws move, what prediction gains, what relaxing costs."""
+    from sjdvp.diagnose.account import Account, as_json, tables
+    from sjdvp.diagnose.page import write_page
+    from sjdvp.report.load import load_runs
+
+    request = _request(diagnosis, prompts, settings)
+    seen: list[dict[ImageKey, Sums]] = [{} for _ in request.lanes]
+    code = draw(request, output, lambda configs: open_watched(configs, seen))
+    if not all(seen):
+        raise FolderError(f"{diagnosis.out}: there are decoders of which no picture was watched", "give a new folder as --out")
+    runs = load_runs([request.out / lane.name for lane in request.lanes])
+    account = Account.of(runs, seen)
+    found = as_json(account)
+    if output.as_json:
+        typer.echo(json.dumps(found))
+    else:
+        for i, table in enumerate(tables(account)):
+            typer.echo("\n" * (i > 0) + table.title)
+            show_table(table.headings, table.rows)
+    for path in write_page(account, found, request.out / "diagnosis.html"):
+        typer.echo(f"sjdvp: wrote {path}", err=True)
+    return code
+
+
+def _request(diagnosis: Diagnosis, prompts: Prompts, settings: Settings) -> "Request":
+    from sjdvp.compare import Request
+    from sjdvp.diagnose.lanes import plan
+    from sjdvp.runs.shards import Selection
+
+    if settings.decoder:
+        raise ConfigError(f"--decoder {settings.decoder}: a diagnosis has several", "give --decoders A,B,…")
+    overrides = {"run.batch_size": "1"} | settings.overrides()
+
+    def with_settings(more: Mapping[str, Any]) -> Resolved:
+        return resolve(settings.profile, {**overrides, **more})
+
+    sweep = dict(parse_sweep(text) for text in diagnosis.sweep or [])
+    lanes = plan([name.strip() for name in diagnosis.decoders.split(",")], sweep, grids=diagnosis.grids, resolve=with_settings)
+    if any(lane.config.sampling.temperature == 0 for lane in lanes):
+        raise ConfigError("temperature 0 has no laws to watch, only likeliest codes", "leave out jacobi and --temperature 0")
+    selection = Selection(None, prompts.limit)
+    return Request(lanes, diagnosis.out, read_given(prompts), selection, warmup=0, argv=("sjdvp", *sys.argv[1:]))
+
+
+def open_watched(configs: Sequence[RunConfig], seen: "Sequence[dict[ImageKey, Sums]]") -> AbstractContextManager[Sequence[Painter]]:
+    """Load the watched engines; torch is imported here and not before."""
+    from sjdvp.diagnose.watch import open_watched
+
+    return open_watched(configs, seen)

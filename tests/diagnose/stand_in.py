@@ -1,0 +1,27 @@
+"""The sums of an image that nobody drew: three columns, five laws to draft from."""
+
+from sjdvp.diagnose.names import CANDIDATES
+
+SUMS = {
+    "committed": 50.0,
+    "grew_life": 30.0,
+    "could_grow_N": [50.0, 40.0, 30.0, 0.0],
+    "grew_N": [28.0, 10.0, 3.0, 0.0],
+    "stood": 40.0,
+    "stood_grew": 19.0,
+    "drawn_grew": 9.0,
+    "rises_N": [500.0, 200.0, 60.0, 10.0, 0.0],
+    "rises_again_N": [220.0, 70.0, 15.0, 2.0, 0.0],
+    "rises_mass_N": [150.0, 60.0, 20.0, 4.0, 0.0],
+    "rises_again_mass_N": [60.0, 20.0, 5.0, 1.0, 0.0],
+    "looked_W": [50.0, 50.0, 0.0],
+    "apart_KW": [[10.0 + k, 15.0 + k, 0.0] for k in range(len(CANDIDATES))],
+    "apart_committed_K": [8.0 + k for k in range(len(CANDIDATES))],
+    "tested_W": [30.0, 20.0, 0.0],
+    "accepted_W": [24.0, 10.0, 0.0],
+    "drafts_W": [50.0, 50.0, 0.0],
+    "overlap_W": [40.0, 30.0, 0.0],
+    "codes": 63.0,
+    "log_likelihood": -126.0,
+    "entropy": 125.0,
+}

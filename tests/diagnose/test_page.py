@@ -1,0 +1,94 @@
+"""From watched pictures to JSON, tables and the page: through the engine, on a tiny model."""
+
+import json
+import re
+
+import pytest
+
+from sjdvp.diagnose.lanes import plan
+from sjdvp.profiles import resolve
+from sjdvp_cli.app import run
+from tests.engine.tiny import save_tiny_model
+
+KEYS = {
+    "decoder", "lossless", "greedy", "images", "failed", "nfe", "tokens_per_nfe", "accept_rate", "speedup_nfe", "ci95",
+    "same_tokens_as_ar", "growth", "rises", "distances", "columns", "fidelity", "change",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory) -> list[str]:
+    """A command that lacks --decoders."""
+    root = tmp_path_factory.mktemp("diagnose")
+    model = save_tiny_model(root / "model")
+    settings = ["--model", model, "--set", "model.width=null", "--set", "model.height=null", "--window", "4", "--seed", "3"]
+    words = [
+        "diagnose",
+        "--prompt",
+        "red dog",
+        "--prompt",
+        "blue cat",
+        "-o",
+        root / "found",
+        "-n",
+        "2",
+        "--batch-size",
+        "2",
+        *settings,
+    ]
+    return [str(word) for word in words]
+
+
+@pytest.fixture(scope="module")
+def found(line) -> dict:
+    assert run([*line, "--decoders", "ar,sjd,gsd", "--quiet"]) == 0
+    return json.loads(_file(line, "diagnosis.json").read_text())
+
+
+def _file(line, name):
+    from pathlib import Path
+
+    return Path(line[line.index("-o") + 1]) / name
+
+
+def test_json_has_every_finding_and_no_times(found):
+    assert set(found) == {"decoders", "prompts", "device", "base"}
+    assert [row["decoder"] for row in found["decoders"]] == ["ar", "sjd", "gsd"]
+    for row in found["decoders"]:
+        assert set(row) == KEYS
+        assert row["fidelity"]["codes"] == 4 * 19  # the first code of a picture is drawn before the first step
+        assert row["fidelity"]["surplus"] == pytest.approx(row["fidelity"]["log_likelihood"] + row["fidelity"]["entropy"])
+    plain, sjd, _ = found["decoders"]
+    assert (found["base"], plain["change"]) == ("ar", None)
+    assert sjd["change"]["low"] <= sjd["change"]["value"] <= sjd["change"]["high"]
+    assert plain["growth"]["codes"] == 0  # a window of one looks once
+    assert sjd["columns"]["tested"][0] > 0 and sjd["columns"]["tested"][-1] == 0  # the last column is never drafted
+
+
+def test_page_shows_it_and_needs_nothing_else(line, found):
+    page = _file(line, "diagnosis.html").read_text()
+    assert "What 3 decoders do" in page and page.count("<table>") == 4 and page.count("<svg role") > 10
+    assert not re.search(r"(src|href)=\"(?!data:)", page) and "<script" not in page
+
+
+def test_pictures_drawn_before_cannot_be_watched(line, found, capsys):
+    assert run([*line, "--decoders", "ar,sjd,gsd", "--quiet"]) == 2
+    assert "give a new folder" in capsys.readouterr().err
+
+
+def test_mistakes(line, capsys):
+    assert run([*line, "--decoders", "sjd", "--temperature", "0"]) == 2
+    assert "no laws to watch" in capsys.readouterr().err
+    assert run([*line, "--decoder", "sjd"]) == 2
+    assert "give --decoders" in capsys.readouterr().err
+
+
+def test_grids_vary_one_setting_at_a_time_and_draw_nothing_twice():
+    lanes = plan(["sjd", "sjdvp"], {}, grids=True, resolve=lambda more: resolve("emoji", more, {}))
+    names = [lane.name for lane in lanes]
+    assert names[:2] == ["sjd", "sjdvp"]
+    assert len({lane.config.decoder for lane in lanes}) == len(lanes) == len(set(names))
+    growth = [lane.config.decoder.prior for lane in lanes if lane.config.decoder.prior.kind == "growth"]
+    assert {prior.rises for prior in growth} == {1, 2, 3, 4} and {prior.history for prior in growth} == {3, 4, 6, 8}
+    assert {prior.decay for prior in growth} == {0.25, 0.5, 1} and {prior.beta for prior in growth} == {0.25, 0.5, 1, 2}
+    assert {lane.config.decoder.window for lane in lanes} >= {8, 16, 32, 64}
