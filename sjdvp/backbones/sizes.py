@@ -29,7 +29,7 @@ def require(size: Size, allowed: Iterable[Size], what: str) -> Size:
 
 
 def _distance(one: Size, other: Size) -> float:
-    return sum(abs(math.log(a / b)) for a, b in zip(one, other, strict=True))
+    return math.hypot(*(math.log(a / b) for a, b in zip(one, other, strict=True)))
 
 
 def multiples(size: Size, unit: int) -> list[Size]:

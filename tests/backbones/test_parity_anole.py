@@ -27,13 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def anole(layout: str, folder: Path) -> Adapter:
+def anole(layout: str, folder: Path, side: int = 64) -> Adapter:
     path = META if layout == "meta" else rewritten(layout, folder / layout)
     tokenizer = chameleon_tokenizer(folder / "text_tokenizer.json")
     pixels = str(PARITY / "chameleon_vqgan" / "vqgan.ckpt")
-    return open_backbone(
-        ModelConfig("anole", str(path), tokenizer=str(tokenizer), pixels=pixels, resolution=64), CPU, torch.float32
-    )
+    model = ModelConfig("anole", str(path), tokenizer=str(tokenizer), pixels=pixels, resolution=side)
+    return open_backbone(model, CPU, torch.float32)
 
 
 def rewritten(layout: str, folder: Path) -> Path:
@@ -113,6 +112,6 @@ def test_prompt(folder: Path) -> None:
 
 
 def test_same_noise_is_plain_sampling(folder: Path) -> None:
-    backbone = anole("meta", folder)
+    backbone = anole("meta", folder, 48)
     prompts = [backbone.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]
     assert_same_noise(backbone, prompts, SamplingConfig(cfg_scale=3, temperature=0.7, top_p=0.9))

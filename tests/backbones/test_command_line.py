@@ -1,0 +1,144 @@
+"""`sjdvp generate` from a profile and a tiny folder in the official format to a picture of the right size, for each family."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import T5Config, T5EncoderModel
+
+from sjdvp_cli.app import run
+from tests.backbones.harness import PARITY
+from tests.backbones.tiny import chameleon_tokenizer, emu3_tokenizer, janus_tokenizer, save_tokenizer
+
+VQGAN = PARITY / "chameleon_vqgan" / "vqgan.ckpt"
+FREE_SIZE = ["--set", "model.resolution=null", "--set", "model.width=64", "--set", "model.height=32"]
+SMALL = ["--set", "model.resolution=64", "--set", "model.width=64", "--set", "model.height=64"]
+
+
+def copied(folder: Path, *files: Path) -> Path:
+    folder.mkdir()
+    for file in files:
+        (shutil.copytree if file.is_dir() else shutil.copy)(file, folder / file.name)
+    return folder
+
+
+def lumina(folder: Path) -> Path:
+    copied(folder, *(PARITY / "lumina1_lm").glob("*.*"), VQGAN)
+    chameleon_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def lumina2(folder: Path) -> Path:
+    """Make a language model with Lumina-2's ids: there is no fixture of one, it is Lumina-1's with a larger vocabulary."""
+    copied(folder, PARITY / "lumina2_movq" / "movqgan_270M.ckpt")
+    tensors = load_file(PARITY / "lumina1_lm" / "model.safetensors")
+    n_tokens = 171385
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        tensors[name] = (
+            tensors[name].repeat(n_tokens // len(tensors[name]) + 1, 1)[:n_tokens] * torch.linspace(1, 2, n_tokens)[:, None]
+        )
+        tensors[name] = tensors[name].to(torch.bfloat16)
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((PARITY / "lumina1_lm" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": n_tokens, "vocabulary_map": {}}))
+    names = {"<|endoftext|>": 151643, "<racm3:break>": 151665, "<reserved08706>": 151668, "<reserved08799>": 151670}
+    names |= {f"<reserved{8800 + side:05d}>": 151671 + side for side in range(1, 40)}
+    save_tokenizer(folder / "tokenizer.json", names, range(200))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    return folder
+
+
+def anole(folder: Path) -> Path:
+    copied(folder, PARITY / "anole_meta" / "models")
+    chameleon_tokenizer(copied(folder / "tokenizer", VQGAN) / "text_tokenizer.json")
+    return folder
+
+
+def llamagen(kind: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        copied(folder, PARITY / f"llamagen_{kind}" / f"{kind}_tiny_64.pt")
+        shutil.copy(PARITY / "llamagen_vq" / "vq_ds16_tiny.pt", folder / f"vq_ds16_{kind}.pt")
+        return folder
+
+    return make
+
+
+def emu3(folder: Path) -> Path:
+    copied(folder, *(PARITY / "emu3_gen_hf").glob("*.*"))
+    emu3_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def janus(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        copied(folder, *(PARITY / name).glob("*.*"))
+        janus_tokenizer(folder / "tokenizer.json")
+        return folder
+
+    return make
+
+
+def text_encoder(folder: Path) -> Path:
+    """Write a tiny T5 encoder with as many features as the fixture of LlamaGen reads."""
+    config = T5Config(vocab_size=60, d_model=24, d_kv=8, d_ff=32, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu")
+    T5EncoderModel(config).save_pretrained(folder)
+    save_tokenizer(folder / "tokenizer.json", {"<pad>": 0, "</s>": 1}, range(2, 60))
+    return folder
+
+
+CASES = {
+    "lumina-mgpt-7b-768": (lumina, "a cat", FREE_SIZE, (64, 32)),
+    "lumina-mgpt-2": (lumina2, "a cat", FREE_SIZE, (64, 32)),
+    "anole-7b": (anole, "a cat", SMALL, (64, 64)),
+    "llamagen-c2i-b-256": (llamagen("c2i"), "7", [*SMALL, "--set", "model.heads=4"], (64, 64)),
+    "llamagen-t2i-256": (llamagen("t2i"), "a cat", [*SMALL, "--set", "model.heads=4"], (64, 64)),
+    "emu3-gen": (emu3, "a cat", FREE_SIZE, (64, 32)),
+    "janus-pro-1b": (janus("janus_hf"), "a cat", SMALL, (64, 64)),
+    "janus-pro-7b": (janus("janus_original_layout"), "a cat", SMALL, (64, 64)),
+}
+
+
+@pytest.mark.parametrize("profile", CASES)
+def test_generate(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    make, prompt, settings, size = CASES[profile]
+    model, out = make(tmp_path / "model"), tmp_path / "out"
+    if "t2i" in profile:
+        settings = [*settings, "--set", f"model.text_encoder={text_encoder(tmp_path / 't5')}"]
+    line = [
+        "generate",
+        "--profile",
+        profile,
+        "--model",
+        str(model),
+        "--prompt",
+        prompt,
+        "-o",
+        str(out),
+        "--seed",
+        "1",
+        "--json",
+        *settings,
+    ]
+    code = run([*line, "--device", "cpu", "--window", "4"])
+    streams = capsys.readouterr()
+    assert code == 0, streams.err
+    assert json.loads(streams.out.splitlines()[-1])["ok"] == 1
+    with Image.open(out / "images" / "000000.png") as picture:
+        assert (picture.size, picture.mode) == (size, "RGB")
+        assert len(set(picture.tobytes())) > 10
+
+
+def test_a_prompt_that_is_no_class_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    model = llamagen("c2i")(tmp_path / "model")
+    line = ["generate", "--profile", "llamagen-c2i-b-256", "--model", str(model), "--prompt", "a cat", "-o", str(tmp_path / "out")]
+    assert run([*line, *SMALL, "--set", "model.heads=4", "--device", "cpu"]) != 0
+    assert "write a number from 0 to 9" in capsys.readouterr().err
