@@ -36,6 +36,7 @@ OpenPainters = Callable[[Sequence[RunConfig]], AbstractContextManager[Sequence[P
 Resolve = Callable[[Mapping[str, Any]], Resolved]  # overrides by dotted key, on top of everything else that was given
 
 _WHOLE = Shard()
+_RELAX = {"lantern": ("neighbours", "delta", "scale"), "gsd": ("group", "delta", "distance")}  # what each relaxed verifier reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ def _matters(decoder: str, key: str, values: Sequence[str], resolve: Resolve) ->
 def _effective(decoder: DecoderConfig) -> DecoderConfig:
     """Return the decoder without the parameters of parts that it does not have."""
     prior = decoder.prior if decoder.prior.kind != "none" else PriorConfig()
-    return replace(decoder, prior=prior, relax=RelaxConfig() if decoder.lossless else decoder.relax)
+    relax = RelaxConfig(**{name: getattr(decoder.relax, name) for name in _RELAX.get(decoder.verifier, ())})
+    return replace(decoder, prior=prior, relax=relax)
 
 
 def compare(request: Request, open_painters: OpenPainters, listen: Listener) -> Summary:
@@ -113,11 +115,6 @@ def compare(request: Request, open_painters: OpenPainters, listen: Listener) -> 
             summary = tally.summary(time.perf_counter() - start)
             listen(RunFinished(summary.as_json()))
     return summary
-
-
-def lane_folders(request: Request) -> list[Path]:
-    """Return the run folders of a comparison, in the order of its lanes."""
-    return [request.out / lane.name for lane in request.lanes]
 
 
 def _seeded(request: Request) -> list[Lane]:

@@ -186,6 +186,15 @@ def test_a_sweep_is_a_grid_of_what_matters_to_each_decoder():
     assert [(lane.config.decoder.window, lane.config.decoder.prior.rises) for lane in lanes] == [(8, 2), (8, 3), (16, 2), (16, 3)]
 
 
+def test_relaxed_decoders_are_multiplied_by_what_their_verifier_reads():
+    grid = {"relax.scale": ["1", "2"], "relax.distance": ["3", "4"]}
+    assert names("sjd,lantern,gsd", grid) == [
+        "sjd",
+        *("lantern,relax.scale=1", "lantern,relax.scale=2"),
+        *("gsd,relax.distance=3", "gsd,relax.distance=4"),
+    ]
+
+
 def test_a_sweep_of_one_value_sets_it():
     (lane,) = plan_lanes(["sjd"], {"window": ["8"]}, with_settings)
     assert (lane.name, lane.config.decoder.window) == ("sjd,window=8", 8)
