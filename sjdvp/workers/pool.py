@@ -158,10 +158,10 @@ class Workers:
             raise worker.broken.error
         report = f"\n{worker.broken.report.rstrip()}" if worker.broken else ""
         if self._deaths[place] < _LIVES:
-            self._tell(f"a worker on {worker.device} {reason}; its images are drawn again{report}")
+            self._tell(f"worker {place} ({worker.device}) {reason}; its images are drawn again{report}")
             self._start(place)
             return
-        self._tell(f"a worker on {worker.device} {reason} {_LIVES} times in a row; it is not replaced{report}")
+        self._tell(f"worker {place} ({worker.device}) {reason} {_LIVES} times in a row; it is not replaced{report}")
         if not self._workers:
             raise DeviceError("all workers have died", "the lines above say how; `sjdvp doctor` may know why")
 

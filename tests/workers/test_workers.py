@@ -1,6 +1,5 @@
 """Several processes for one run: every image comes out right, whichever of them dies on the way."""
 
-import time
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
 from sjdvp.workers.pool import open_workers
 from tests.fake_painter import FakePainter
-from tests.workers.painters import open_obedient, open_one_by_one, open_picky, open_without_weights
+from tests.workers.painters import open_obedient, open_picky, open_timed, open_without_weights
 
 
 class Run:
@@ -71,7 +70,6 @@ def test_an_image_that_kills_every_worker_fails_and_no_other_does(tmp_path):
     prompts[2] = prompts[3] = prompts[7] = "kill"
     run = Run(tmp_path, prompts)
     assert (run.summary.ok, run.summary.failed) == (7, 3)
-    assert [index for index, row in run.rows.items() if row["status"] == "failed"].sort() == [2, 3, 7].sort()
     assert {index for index, row in run.rows.items() if row["status"] == "failed"} == {2, 3, 7}
     error = run.rows[2]["error"]
     assert error["type"] == "WorkerDied"
@@ -82,7 +80,7 @@ def test_a_lost_device_is_left_out(tmp_path):
     run = Run(tmp_path, ["sleep 0.3"] * 12, open_painter=open_picky, devices=["cuda:0", "cuda:1"])
     assert run.summary.ok == 12
     assert len(run.notes) == 3
-    assert "a worker on cuda:1 broke (RuntimeError: this device is lost) 3 times in a row" in run.notes[-1]
+    assert "worker 1 (cuda:1) broke (RuntimeError: this device is lost) 3 times in a row" in run.notes[-1]
 
 
 def test_no_worker_left(tmp_path):
@@ -96,9 +94,15 @@ def test_what_is_wrong_for_all_workers_ends_the_run(tmp_path):
 
 
 def test_work_is_shared_evenly(tmp_path):
-    """100 images of uneven length on 3 workers: idle time is at most a tenth of the run."""
+    """100 images of uneven length on 3 workers: from when all are there, they idle for at most a tenth of the time."""
     seconds = [0.02 * (1 + i % 7) for i in range(100)]
-    begun = time.perf_counter()
-    run = Run(tmp_path, [f"sleep {s}" for s in seconds], n_workers=3, open_painter=open_one_by_one)
+    run = Run(tmp_path, [f"sleep {s}" for s in seconds], n_workers=3, open_painter=open_timed)
     assert run.summary.ok == 100
-    assert time.perf_counter() - begun < 60
+    spans = [[float(word) for word in row["gpu"].split()] for row in run.rows.values()]
+    workers = {worker: sorted((start, end) for who, start, end in spans if who == worker) for worker, _, _ in spans}
+    assert len(workers) == 3
+    begin, end = max(own[0][0] for own in workers.values()), max(end for _, _, end in spans)
+    busy = sum(max(0.0, stop - max(begin, start)) for _, start, stop in spans)
+    idle = 1 - busy / (3 * (end - begin))
+    print(f"idle {100 * idle:.1f} % of {end - begin:.1f} s")
+    assert idle <= 0.1
