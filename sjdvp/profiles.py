@@ -148,16 +148,18 @@ def _merge(layers: Iterable[Layer]) -> tuple[dict[str, tuple[Any, str]], tuple[s
     """Merge layers, lowest first, into dotted key -> (value, origin).
 
     The highest layer that names a decoder preset decides the structure: the structural fields of lower layers are dropped, the
-    preset's own fill in, and what is given beside or above it still wins. Parameters (window, prior.rises, ...) are kept.
+    preset's own fill in, and what is given beside or above it still wins. Parameters (window, prior.rises, ...) are kept: those of
+    the preset are only what counts where no layer gives them.
     """
     stack = [_layer("built-in", {"decoder.preset": RunConfig().decoder.preset}), *layers]
     chosen = max(i for i, layer in enumerate(stack) if "decoder.preset" in layer.values)
     name = str(stack[chosen].values["decoder.preset"])
     fields = dict(_flatten({"decoder": preset(name)}, setting_types()))
-    merged: dict[str, tuple[Any, str]] = {}
+    own = {key: (value, f"decoder {name}") for key, value in fields.items()}
+    merged: dict[str, tuple[Any, str]] = {key: value for key, value in own.items() if key not in STRUCTURE}
     for i, layer in enumerate(stack):
         if i == chosen:
-            merged.update({key: (value, f"decoder {name}") for key, value in fields.items()})
+            merged.update({key: value for key, value in own.items() if key in STRUCTURE})
         merged.update({k: (v, layer.origins[k]) for k, v in layer.values.items() if i >= chosen or k not in STRUCTURE})
     return merged, _force(merged, name, fields)
 

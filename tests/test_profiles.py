@@ -108,6 +108,13 @@ def test_a_higher_preset_drops_lower_structure_and_keeps_parameters(home):
     assert (decoder.window, decoder.prior.rises) == (8, 2)
 
 
+def test_parameters_of_a_preset_count_only_where_no_layer_gives_them(home):
+    environ, folder = home
+    (folder / "profiles" / "mine.yaml").write_text("decoder: {relax: {distance: 2.5}}\n")
+    relax = resolve("mine", {"decoder.preset": "gsd"}, environ).config.decoder.relax
+    assert (relax.distance, relax.delta) == (2.5, PRESETS["gsd"]["relax"]["delta"])
+
+
 def test_structure_given_beside_or_above_a_preset_wins(home):
     environ, _ = home
     environ["SJDVP_DECODER_PRESET"] = "coupled"
