@@ -117,6 +117,11 @@ def compare(request: Request, open_painters: OpenPainters, listen: Listener) -> 
     return summary
 
 
+def lane_folders(request: Request) -> list[Path]:
+    """Return the run folders of a comparison, in the order of its lanes."""
+    return [request.out / lane.name for lane in request.lanes]
+
+
 def _seeded(request: Request) -> list[Lane]:
     """Check that every folder fits its lane, and give all lanes one seed: the given one, that of the folders, or a new one."""
     if not request.lanes:
