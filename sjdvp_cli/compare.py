@@ -66,11 +66,13 @@ def command(
     output: Output,
 ) -> int:
     """Compare decoders: the same prompts, seeds and device, in turns."""
+    from sjdvp.compare import lane_folders
+
     code = 0
     if not folders:
         request = _request(comparison, prompts, settings)
         code = draw(request, output, open_painters)
-        folders = [request.out / lane.name for lane in request.lanes]
+        folders = lane_folders(request)
     elif comparison.decoders or prompts.prompts or prompts.prompt:
         raise ConfigError("finished folders are compared as they are", "leave --decoders and --prompts out, or the folders")
     _show(folders, comparison.out, as_json=output.as_json)
@@ -138,7 +140,7 @@ def _show(folders: Sequence[Path], out: Path | None, *, as_json: bool) -> None:
     else:
         show_lines(lines)
     if out:
-        write_files(runs, out / "report.html")
+        write_files(runs, lines, out / "report.html")
 
 
 def open_painters(configs: Sequence[RunConfig]) -> AbstractContextManager[Sequence[Painter]]:

@@ -29,8 +29,9 @@ def command(
     if file.suffix != ".html":
         raise ConfigError(f"--out {file}: the page is a .html file", "for example -o report.html; .md and .csv go beside it")
     runs = load_runs(folders)
-    show_lines(make_lines(runs))
-    write_files(runs, file)
+    lines = make_lines(runs)
+    show_lines(lines)
+    write_files(runs, lines, file)
     return 0
 
 
@@ -47,9 +48,9 @@ def show_lines(lines: Sequence["Line"]) -> None:
         show_table(GAINS, map(gain_cells, lines))
 
 
-def write_files(runs: Sequence["Run"], file: Path) -> None:
+def write_files(runs: Sequence["Run"], lines: Sequence["Line"], file: Path) -> None:
     """Write the page `file`, and Markdown and CSV beside it; say so."""
     from sjdvp.report.write import write_report
 
-    for path in write_report(runs, file):
+    for path in write_report(runs, lines, file):
         typer.echo(f"sjdvp: wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", err=True)

@@ -15,7 +15,7 @@ from sjdvp.report.fair import unfair
 from sjdvp.report.figures import accept_grid, commits, number, quantile, values
 from sjdvp.report.load import Run
 from sjdvp.report.settings import Setting, hardware, settings
-from sjdvp.report.table import BASES, Line, fixed, make_lines, percent
+from sjdvp.report.table import BASES, Line, fixed, percent
 from sjdvp.report.thumbs import Thumb, how_many, make_thumbs
 from sjdvp.runs.jsonl import Row
 
@@ -95,9 +95,8 @@ class Page:
     version: str
 
 
-def make_page(runs: Sequence[Run], version: str) -> Page:
-    """Gather what the page of `runs` shows; reads the pictures."""
-    lines = make_lines(runs)
+def make_page(runs: Sequence[Run], lines: Sequence[Line], version: str) -> Page:
+    """Gather what the page of `runs` shows, with their table; reads the pictures."""
     keys = sorted({key for run in runs for key in run.rows})
     shown = keys[: how_many(len(keys) * len(runs)) // len(runs)]
     return Page(

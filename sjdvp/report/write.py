@@ -11,14 +11,17 @@ from markupsafe import Markup
 from sjdvp import __version__
 from sjdvp.report.load import Run
 from sjdvp.report.page import Page, make_page
-from sjdvp.report.table import FIGURES, GAINS, as_csv, figure_cells, fixed, gain_cells, gain_text, percent
+from sjdvp.report.table import FIGURES, GAINS, Line, as_csv, figure_cells, fixed, gain_cells, gain_text, percent
 from sjdvp.runs.storage import refusals, write_atomic
 from sjdvp.text import printable
 
 
-def write_report(runs: Sequence[Run], file: Path) -> list[Path]:
-    """Write the page `file` (.html), and .md and .csv beside it; raises StorageError when the disk refuses."""
-    page = make_page(runs, __version__)
+def write_report(runs: Sequence[Run], lines: Sequence[Line], file: Path) -> list[Path]:
+    """Write the page `file` (.html), and .md and .csv beside it; `lines` is the table of `runs`.
+
+    Raises StorageError when the disk refuses.
+    """
+    page = make_page(runs, lines, __version__)
     texts = {".html": html(page), ".md": markdown(page), ".csv": as_csv(page.lines)}
     with refusals(file.parent.name):
         file.parent.mkdir(parents=True, exist_ok=True)

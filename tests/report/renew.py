@@ -4,15 +4,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sjdvp.report.load import load_runs
-from sjdvp.report.write import write_report
-from tests.report.synthetic import make_run
+from tests.report.synthetic import make_run, written_report
 from tests.report.test_report import GOLDEN, HOSTILE
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         names = ("ar", "jacobi", "sjd", "same-noise")
         runs = [make_run(Path(folder) / n, n, 12, failed=(0,) if n == "sjd" else (), texts=HOSTILE) for n in names]
-        for path in write_report(load_runs(runs), Path(folder) / "report.html"):
+        for path in written_report(runs, Path(folder) / "report.html"):
             if path.suffix != ".html":
                 shutil.copy(path, GOLDEN / path.name)

@@ -14,6 +14,9 @@ from PIL import Image
 
 from sjdvp.jobs import Job, Picture
 from sjdvp.profiles import resolve
+from sjdvp.report.load import load_runs
+from sjdvp.report.table import make_lines
+from sjdvp.report.write import write_report
 from sjdvp.runs.folder import Wanted, open_folder
 from sjdvp.runs.images import encode_png
 from sjdvp.runs.layout import image_file, log_path
@@ -81,6 +84,12 @@ def make_run(
         lines.append(json.dumps(row))
     log_path(root, Shard()).write_text("\n".join(lines) + "\n", encoding="ascii")
     return root
+
+
+def written_report(folders: Sequence[Path], file: Path) -> list[Path]:
+    """Write the report of finished folders, as the command does."""
+    runs = load_runs(folders)
+    return write_report(runs, make_lines(runs), file)
 
 
 def _stats(decoder: str, job: Job) -> dict[str, Any]:

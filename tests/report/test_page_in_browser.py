@@ -2,10 +2,8 @@
 
 import pytest
 
-from sjdvp.report.load import load_runs
-from sjdvp.report.write import write_report
 from tests.report.chromium import BINARY, browser
-from tests.report.synthetic import make_run
+from tests.report.synthetic import make_run, written_report
 from tests.report.test_report import HOSTILE
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(BINARY is None, reason="no Chromium on this machine (Debian: chromium)")]
@@ -23,7 +21,7 @@ def tab(tmp_path_factory):
 def large(tmp_path_factory):
     root = tmp_path_factory.mktemp("large")
     run = make_run(root / "run", "sjd", LARGE, size=192, failed=(5,), texts=HOSTILE)
-    return write_report(load_runs([run]), root / "report.html")[0]
+    return written_report([run], root / "report.html")[0]
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
@@ -54,7 +52,7 @@ def test_pictures_are_shown_once_they_come_into_view(tab, large):
 
 def test_side_by_side(tab, tmp_path):
     runs = [make_run(tmp_path / name, name, 6, texts=HOSTILE) for name in ("ar", "sjd", "sjdvp")]
-    page = write_report(load_runs(runs), tmp_path / "report.html")[0]
+    page = written_report(runs, tmp_path / "report.html")[0]
     tab.open(page.as_uri(), 390)
     assert tab.complaints == []
     assert tab.run("document.documentElement.scrollWidth") == 390

@@ -13,8 +13,7 @@ import pytest
 from sjdvp.report.load import load_runs
 from sjdvp.report.table import as_json, make_lines
 from sjdvp.report.thumbs import make_thumbs
-from sjdvp.report.write import write_report
-from tests.report.synthetic import make_run
+from tests.report.synthetic import make_run, written_report
 
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = {
@@ -37,7 +36,7 @@ def folders(tmp_path_factory) -> list[Path]:
 @pytest.fixture(scope="module")
 def written(folders, tmp_path_factory) -> dict[str, str]:
     target = tmp_path_factory.mktemp("report")
-    return {path.suffix: path.read_text(encoding="utf-8") for path in write_report(load_runs(folders), target / "deep" / "r.html")}
+    return {path.suffix: path.read_text(encoding="utf-8") for path in written_report(folders, target / "deep" / "r.html")}
 
 
 @pytest.mark.parametrize("suffix", [".md", ".csv"])
@@ -104,7 +103,7 @@ def test_relaxed_decoders_are_marked(tmp_path):
 
 def test_no_speed_up_between_runs_that_differ_otherwise(tmp_path):
     a, b = make_run(tmp_path / "a", "ar", 4), make_run(tmp_path / "b", "sjd", 4, seed=9)
-    page, text, _ = (path.read_text() for path in write_report(load_runs([a, b]), tmp_path / "r.html"))
+    page, text, _ = (path.read_text() for path in written_report([a, b], tmp_path / "r.html"))
     assert "the run seed is 9, not 1" in page
     assert "the run seed is 9, not 1" in text
     assert "×" not in page + text
@@ -114,19 +113,19 @@ def test_a_lost_picture_leaves_a_note(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4)
     (run / "images" / "000001.png").unlink()
     (run / "images" / "000002.png").write_bytes(b"no picture")
-    page = write_report(load_runs([run]), tmp_path / "r.html")[0].read_text()
+    page = written_report([run], tmp_path / "r.html")[0].read_text()
     assert page.count("absent or broken") == 2
     assert page.count("<img ") == 2
 
 
 def test_old_logs_have_no_heat_map(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4, stats={"accept_map": None, "accept_hist": []})
-    assert "Where drafts are accepted" not in write_report(load_runs([run]), tmp_path / "r.html")[0].read_text()
+    assert "Where drafts are accepted" not in written_report([run], tmp_path / "r.html")[0].read_text()
 
 
 def test_an_empty_run_has_a_page(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 2, failed=(0, 1))
-    page, text, _ = (path.read_text() for path in write_report(load_runs([run]), tmp_path / "r.html"))
+    page, text, _ = (path.read_text() for path in written_report([run], tmp_path / "r.html"))
     assert "2 failed" in page
     assert "| sjd | lossless | – |" in text
 
