@@ -39,12 +39,13 @@ class Processes:
             from sjdvp.workers.pool import open_workers
 
             config = replace(config, model=pin(config.model))  # one download, not one in each process
-            with open_workers(config, self._devices(config), open_one, tell) as workers:
+            with open_workers(config, self.devices(config), open_one, tell) as workers:
                 yield workers
 
         return open_several
 
-    def _devices(self, config: RunConfig) -> list[str]:
+    def devices(self, config: RunConfig) -> list[str]:
+        """Return the device of each process."""
         if self.workers is not None:
             return [config.run.device] * self.workers
         if config.run.device != "auto":

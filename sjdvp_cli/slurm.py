@@ -88,6 +88,7 @@ def _job(out: Path, source: Source, rows: Rows, settings: Settings, array: Array
         raise ConfigError("into how many tasks? --shards is missing", "for example --shards 8")
     wanted = Resources(asked.gpus, asked.cpus, asked.memory, asked.time, asked.partition, asked.account, tuple(asked.more or ()))
     flags = [*arguments(source), "--out", str(out), *arguments(rows), *arguments(settings), "--progress", "plain"]
+    flags += ["--gpus", "all"] if asked.gpus > 1 else []
     return ArrayJob(out, array.shards, (sys.executable, "-m", "sjdvp_cli"), tuple(flags), Path.cwd(), wanted, array.at_once)
 
 

@@ -26,7 +26,7 @@ from sjdvp.runs.layout import log_paths
 
 IMAGES = 40
 VOLATILE = ("save_s", "host", "pid", "started_at")
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 class Chaos:
@@ -124,6 +124,7 @@ def chaos(runs: int, seed: int) -> dict[str, Any]:
         all_runs = Chaos(Path(folder), seed)
         for number in range(runs):
             all_runs.broken_run(number)
+            print(number + 1, dict(all_runs.counts), file=sys.stderr, flush=True)
         kills = sum(all_runs.counts[whom] for whom in ("parent", "worker", "group"))
         silence = sorted(all_runs.silence_s) or [0.0]
         seconds = {"silence_median_s": silence[len(silence) // 2], "silence_max_s": silence[-1]}

@@ -76,6 +76,12 @@ def test_lines_end_at_lf_crlf_cr_only(tmp_path, end):
     assert prompts.skipped == 1
 
 
+def test_a_first_line_with_nothing_but_a_bom_is_blank(tmp_path):
+    (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbf\na cat\n")
+    found = read_prompts(tmp_path / "p.txt")
+    assert (texts(found), found.skipped) == (["a cat"], 1)
+
+
 def test_csv_follows_rfc_4180(tmp_path):
     data = 'id,Prompt,n\nx,"a, ""b""\r\nc",0\n\n,NA,\n'
     prompts = read(tmp_path, data.encode(), "p.csv")

@@ -123,6 +123,17 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
     assert "nothing is missing" in capsys.readouterr().err
 
 
+def test_flags_reach_the_script(slurm, out, prompts):
+    flags = ["--gpus", "2", "--limit", "3", "--no-retry-failed", "--set", "decoder.window=3", "--no-metadata", "-n", "2"]
+    assert run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "2", *flags]) == 0
+    script = (out / "slurm" / "array.sh").read_text().replace(" \\\n   ", "")
+    wanted = (
+        "--limit 3 --no-retry-failed --set decoder.window=3 --num-images-per-prompt 2 --no-metadata --progress plain --gpus all"
+    )
+    assert f"generate --prompts {prompts} --out {out} {wanted} --shard" in script
+    assert "#SBATCH --gres=gpu:2" in script
+
+
 def test_status_without_slurm_tells_what_is_on_disk(slurm, out, prompts, capsys):
     assert run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "2"]) == 0
     capsys.readouterr()

@@ -18,10 +18,7 @@ class Line:
 def split_lines(chunks: Iterable[bytes]) -> Iterator[Line]:
     """Yield the lines of a byte stream, without a BOM; a line is yielded as soon as its end has come."""
     for number, raw in enumerate(_raw_lines(chunks), start=1):
-        if number > 1:
-            yield _decode(number, raw)
-        elif raw != _BOM:
-            yield _decode(number, raw.removeprefix(_BOM))
+        yield _decode(number, raw.removeprefix(_BOM) if number == 1 else raw)
 
 
 def _raw_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

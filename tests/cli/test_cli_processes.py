@@ -1,0 +1,39 @@
+"""Which devices `--gpus` and `--workers` mean. What the processes then do: tests/workers."""
+
+import pytest
+
+from sjdvp.config import RunConfig, RunSettings
+from sjdvp.errors import ConfigError
+from sjdvp_cli import processes
+from sjdvp_cli.processes import Processes, parse_gpus
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("all", []), ("1", [0]), ("3", [0, 1, 2]), ("0,2", [0, 2]), ("2,", [2])])
+def test_gpus_are_counted_or_named(text, numbers):
+    assert parse_gpus(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1,1", "0,a", "GPU-4f2c", "all,0", "\u0663"])
+def test_gpus_that_name_none(text):
+    with pytest.raises(ConfigError, match="--gpus"):
+        parse_gpus(text)
+
+
+def test_devices_are_logical_whatever_the_environment_calls_them(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1d0d3c,GPU-8932f9")
+    monkeypatch.setattr(processes, "_visible_gpus", lambda: 2)
+    assert Processes(gpus="all").devices(RunConfig()) == ["cuda:0", "cuda:1"]
+    assert Processes(gpus="1,").devices(RunConfig()) == ["cuda:1"]
+    assert Processes(workers=3).devices(RunConfig(run=RunSettings(device="cpu"))) == ["cpu", "cpu", "cpu"]
+
+
+def test_device_and_gpus_exclude_each_other():
+    with pytest.raises(ConfigError, match="both say where"):
+        Processes(gpus="2").devices(RunConfig(run=RunSettings(device="cpu")))
+
+
+def test_this_process_draws_when_none_are_asked_for():
+    def open_one(config):
+        raise AssertionError
+
+    assert Processes().painter(open_one, print) is open_one
