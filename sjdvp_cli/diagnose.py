@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import ConfigError, FolderError
+from sjdvp.errors import ConfigError
 from sjdvp.jobs import Painter
 from sjdvp.profiles import Resolved, resolve
 from sjdvp_cli.compare import Output, Prompts, draw, parse_sweep, read_given
@@ -20,8 +20,6 @@ from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
     from sjdvp.compare import Request
-    from sjdvp.diagnose.findings import Sums
-    from sjdvp.runs.journal import ImageKey
 
 _what = option("Diagnosis")
 
@@ -30,7 +28,7 @@ _what = option("Diagnosis")
 class Diagnosis:
     """Which decoders are watched, and where the findings go."""
 
-    out: Annotated[Path, _what("--out", "-o", metavar="DIR", help="A new folder: a run folder for each decoder, and the page.")]
+    out: Annotated[Path, _what("--out", "-o", metavar="DIR", help="A run folder for each decoder, and the page.")]
     decoders: Annotated[str, _what("--decoders", metavar="A,B,…", help="Decoders to watch; default sjd.")] = "sjd"
     sweep: Annotated[list[str] | None, _what("--sweep", metavar="KEY=A,B,…", help="Each value of a decoder setting.")] = None
     grids: Annotated[bool, _what("--grids", help="Also vary window, N, L, decay and beta of prediction.")] = False
@@ -39,17 +37,18 @@ class Diagnosis:
 @takes_options
 def command(*, diagnosis: Diagnosis, prompts: Prompts, settings: Settings, output: Output) -> int:
     """Watch decoders: how laws move, what prediction gains, what relaxing costs."""
+    from sjdvp.compare import lane_folders
     from sjdvp.diagnose.account import Account, as_json, tables
+    from sjdvp.diagnose.notes import notes_path, read_notes
     from sjdvp.diagnose.page import write_page
     from sjdvp.report.load import load_runs
 
     request = _request(diagnosis, prompts, settings)
-    seen: list[dict[ImageKey, Sums]] = [{} for _ in request.lanes]
-    code = draw(request, output, lambda configs: open_watched(configs, seen))
-    if not all(seen):
-        raise FolderError(f"{diagnosis.out}: there are decoders of which no picture was watched", "give a new folder as --out")
-    runs = load_runs([request.out / lane.name for lane in request.lanes])
-    account = Account.of(runs, seen)
+    folders = lane_folders(request)
+    notes = [notes_path(folder) for folder in folders]
+    code = draw(request, output, lambda configs: open_watched(configs, notes))
+    runs = load_runs(folders)
+    account = Account.of(runs, read_notes(runs))
     found = as_json(account)
     if output.as_json:
         typer.echo(json.dumps(found))
@@ -82,8 +81,8 @@ def _request(diagnosis: Diagnosis, prompts: Prompts, settings: Settings) -> "Req
     return Request(lanes, diagnosis.out, read_given(prompts), selection, warmup=0, argv=("sjdvp", *sys.argv[1:]))
 
 
-def open_watched(configs: Sequence[RunConfig], seen: "Sequence[dict[ImageKey, Sums]]") -> AbstractContextManager[Sequence[Painter]]:
+def open_watched(configs: Sequence[RunConfig], notes: Sequence[Path]) -> AbstractContextManager[Sequence[Painter]]:
     """Load the watched engines; torch is imported here and not before."""
     from sjdvp.diagnose.watch import open_watched
 
-    return open_watched(configs, seen)
+    return open_watched(configs, notes)

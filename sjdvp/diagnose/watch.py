@@ -1,8 +1,9 @@
 """An engine that is watched: the same steps and pictures, and sums of what they showed, image by image."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,11 +16,12 @@ from sjdvp.diagnose import looks
 from sjdvp.diagnose.candidates import candidates
 from sjdvp.diagnose.findings import Sums
 from sjdvp.diagnose.looks import MOST_RISES, Looks
+from sjdvp.diagnose.notes import note
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.several import open_engines
 from sjdvp.interfaces import Backbone
 from sjdvp.jobs import JobSource, Picture
-from sjdvp.runs.journal import ImageKey
+from sjdvp.runs.jsonl import Appender
 from sjdvp.sampling import laws
 
 
@@ -93,14 +95,14 @@ class Watch:
 
 
 class WatchedEngine(Engine):
-    """An engine whose images leave their sums in `seen`. Its times mean nothing: watching takes longer than decoding."""
+    """An engine whose images leave their sums in `notes`. Its times are not those of an engine left alone."""
 
-    def __init__(self, backbone: Backbone, config: RunConfig, n_rows: int, seen: dict[ImageKey, Sums]) -> None:
+    def __init__(self, backbone: Backbone, config: RunConfig, n_rows: int, notes: Appender) -> None:
         # A compiled or captured step has no room for a look; the tokens are the same from each.
         super().__init__(backbone, replace(config, run=replace(config.run, step="eager")), n_rows)
         law_dtype = torch.promote_types(backbone.dtype, torch.float32)
         self._watch = Watch(self.decoder, config.decoder.prior, n_rows, law_dtype, backbone.device)
-        self._seen = seen
+        self._notes = notes
 
     def step(self, state: State, n_slots: int) -> State:
         """Take the step of `Engine.step`, and look at it."""
@@ -110,16 +112,18 @@ class WatchedEngine(Engine):
         return after
 
     def paint(self, source: JobSource) -> Iterator[Picture]:
-        """See `sjdvp.jobs.Painter`."""
+        """See `sjdvp.jobs.Painter`. The notes on an image are on disk before its picture is."""
         for picture in super().paint(source):
             if picture.error is None:
-                self._seen[picture.job.index, picture.job.sample] = self._watch.take(picture.job.seed)
+                job = picture.job
+                self._notes.append([note((job.index, job.sample), self._watch.take(job.seed))])
             yield picture
 
 
 @contextmanager
-def open_watched(configs: Sequence[RunConfig], seen: Sequence[dict[ImageKey, Sums]]) -> Iterator[list[Engine]]:
-    """Load the backbone that all of `configs` name, and put a watched engine for each around it; each fills its part of `seen`."""
-    fill = iter(seen)
-    with open_engines(configs, lambda backbone, config, n_rows: WatchedEngine(backbone, config, n_rows, next(fill))) as engines:
-        yield engines
+def open_watched(configs: Sequence[RunConfig], notes: Sequence[Path]) -> Iterator[list[Engine]]:
+    """Load the backbone that all of `configs` name, and put a watched engine for each around it, with its file of notes."""
+    with ExitStack() as stack:
+        files = iter([stack.enter_context(Appender(path)) for path in notes])
+        engines = open_engines(configs, lambda backbone, config, n_rows: WatchedEngine(backbone, config, n_rows, next(files)))
+        yield stack.enter_context(engines)

@@ -11,7 +11,7 @@ import pytest
 from sjdvp.errors import StorageError
 from sjdvp.jobs import Picture
 from sjdvp_cli.app import run
-from tests.diagnose.stand_in import SUMS
+from tests.diagnose.stand_in import write_notes
 
 STATS = {"nfe": 10, "image_tokens": 256, "drafted": 100, "accepted": 60, "latency_s": 0.1}
 
@@ -65,9 +65,9 @@ def painter(monkeypatch):
         return nullcontext(StandIn())
 
     monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
-    def open_watched(configs, seen):
-        for into in seen:
-            into[0, 0] = SUMS
+    def open_watched(configs, notes):
+        for path in notes:
+            write_notes(path)
         return nullcontext([StandIn() for _ in configs])
 
     monkeypatch.setattr("sjdvp_cli.compare.open_painters", lambda configs: nullcontext([StandIn() for _ in configs]))

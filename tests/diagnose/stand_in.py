@@ -1,6 +1,10 @@
-"""The sums of an image that nobody drew: three columns, five laws to draft from."""
+"""Notes on images that nobody watched."""
+
+import json
+from pathlib import Path
 
 from sjdvp.diagnose.names import CANDIDATES
+from sjdvp.diagnose.notes import note
 
 SUMS = {
     "committed": 50.0,
@@ -25,3 +29,8 @@ SUMS = {
     "log_likelihood": -126.0,
     "entropy": 125.0,
 }
+
+
+def write_notes(path: Path, n_prompts: int = 8) -> None:
+    """Write the same notes for one image each of the first prompts."""
+    path.write_text("".join(json.dumps(note((i, 0), SUMS)) + "\n" for i in range(n_prompts)))

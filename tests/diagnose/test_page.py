@@ -71,9 +71,20 @@ def test_page_shows_it_and_needs_nothing_else(line, found):
     assert not re.search(r"(src|href)=\"(?!data:)", page) and "<script" not in page
 
 
-def test_pictures_drawn_before_cannot_be_watched(line, found, capsys):
+def test_a_diagnosis_goes_on_where_it_was(line, found):
+    before = _file(line, "gsd.seen.jsonl").read_bytes()
+    assert run([*line, "--decoders", "ar,sjd,gsd", "--quiet"]) == 0
+    assert json.loads(_file(line, "diagnosis.json").read_text()) == found
+    assert _file(line, "gsd.seen.jsonl").read_bytes() == before
+
+
+def test_pictures_that_were_not_watched_are_refused(line, found, capsys):
+    notes = _file(line, "sjd.seen.jsonl")
+    kept = notes.read_bytes()
+    notes.write_bytes(kept.splitlines(keepends=True)[0])
     assert run([*line, "--decoders", "ar,sjd,gsd", "--quiet"]) == 2
-    assert "give a new folder" in capsys.readouterr().err
+    assert "3 pictures were not watched" in capsys.readouterr().err
+    notes.write_bytes(kept)
 
 
 def test_mistakes(line, capsys):
