@@ -51,17 +51,25 @@ def locate(spec: str | None, revision: str | None = None, setting: str = "model.
 def pin(model: ModelConfig) -> ModelConfig:
     """Return the settings with every hub id replaced by the path of its files here, and the revision found.
 
-    The parent of a run does this once; its workers then open paths, and never the network.
+    The parent of a run does this once; its workers then open paths, and never the network. Raises WeightsError when the weights
+    are not there. A tokenizer, pixel decoder or text encoder out of reach is left as it is named: the weights' own folder may
+    hold one, and whoever opens the model says so if not.
     """
     if model.path is None:
         return model
     weights = locate(model.path, model.revision)
-    others: dict[str, Any] = {
-        field: str(locate(getattr(model, field), setting=f"model.{field}").path)
-        for field in ("tokenizer", "pixels", "text_encoder")
-        if getattr(model, field) is not None
-    }
+    others: dict[str, Any] = {}
+    for field in ("tokenizer", "pixels", "text_encoder"):
+        spec = getattr(model, field)
+        others[field] = _path_if_reachable(spec, f"model.{field}") if spec else None
     return replace(model, path=str(weights.path), revision=weights.revision, **others)
+
+
+def _path_if_reachable(spec: str, setting: str) -> str:
+    try:
+        return str(locate(spec, setting=setting).path)
+    except WeightsError:
+        return spec
 
 
 def find_file(weights: Located, names: Iterable[str], other: str | None, setting: str) -> Path:

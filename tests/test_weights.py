@@ -45,6 +45,10 @@ def test_pinned_settings_hold_paths_and_the_revision(hub: Path) -> None:
     pinned = weights.pin(ModelConfig(path="owner/name", pixels="owner/name/part/vq.ckpt"))
     assert (pinned.path, pinned.pixels, pinned.revision) == (str(hub), str(hub / "part" / "vq.ckpt"), SHA)
     assert weights.pin(ModelConfig()) == ModelConfig()
+    mine = ModelConfig(path=str(hub.parent), tokenizer="owner/other/tokenizer.json")  # may not be needed
+    assert weights.pin(mine).tokenizer == "owner/other/tokenizer.json"
+    with pytest.raises(WeightsError):
+        weights.pin(ModelConfig(path="owner/other"))
 
 
 def test_what_is_missing_is_named_with_the_command_that_fetches_it(hub: Path) -> None:

@@ -206,6 +206,8 @@ class _Pickle:
 
     def _map(self) -> dict[str, Tensor]:
         content = torch.load(self._path, map_location="cpu", mmap=self._can_map, weights_only=True)
+        if not isinstance(content, dict):
+            raise RuntimeError(f"it holds a {type(content).__name__}, no named tensors")
         inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), content)
         return {name: value for name, value in inner.items() if isinstance(value, Tensor)}
 

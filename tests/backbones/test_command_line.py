@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
 from transformers import T5Config, T5EncoderModel
 
 from sjdvp_cli.app import run
 from tests.backbones.harness import PARITY
-from tests.backbones.tiny import chameleon_tokenizer, emu3_tokenizer, janus_tokenizer, save_tokenizer
+from tests.backbones.tiny import chameleon_tokenizer, emu3_tokenizer, janus_tokenizer, lumina2_model, save_tokenizer
 
 VQGAN = PARITY / "chameleon_vqgan" / "vqgan.ckpt"
 FREE_SIZE = ["--set", "model.resolution=null", "--set", "model.width=64", "--set", "model.height=32"]
@@ -30,26 +28,6 @@ def copied(folder: Path, *files: Path) -> Path:
 def lumina(folder: Path) -> Path:
     copied(folder, *(PARITY / "lumina1_lm").glob("*.*"), VQGAN)
     chameleon_tokenizer(folder / "tokenizer.json")
-    return folder
-
-
-def lumina2(folder: Path) -> Path:
-    """Make a language model with Lumina-2's ids: there is no fixture of one, it is Lumina-1's with a larger vocabulary."""
-    copied(folder, PARITY / "lumina2_movq" / "movqgan_270M.ckpt")
-    tensors = load_file(PARITY / "lumina1_lm" / "model.safetensors")
-    n_tokens = 171385
-    for name in ("lm_head.weight", "model.embed_tokens.weight"):
-        tensors[name] = (
-            tensors[name].repeat(n_tokens // len(tensors[name]) + 1, 1)[:n_tokens] * torch.linspace(1, 2, n_tokens)[:, None]
-        )
-        tensors[name] = tensors[name].to(torch.bfloat16)
-    save_file(tensors, folder / "model.safetensors")
-    config = json.loads((PARITY / "lumina1_lm" / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": n_tokens, "vocabulary_map": {}}))
-    names = {"<|endoftext|>": 151643, "<racm3:break>": 151665, "<reserved08706>": 151668, "<reserved08799>": 151670}
-    names |= {f"<reserved{8800 + side:05d}>": 151671 + side for side in range(1, 40)}
-    save_tokenizer(folder / "tokenizer.json", names, range(200))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
     return folder
 
 
@@ -93,7 +71,7 @@ def text_encoder(folder: Path) -> Path:
 
 CASES = {
     "lumina-mgpt-7b-768": (lumina, "a cat", FREE_SIZE, (64, 32)),
-    "lumina-mgpt-2": (lumina2, "a cat", FREE_SIZE, (64, 32)),
+    "lumina-mgpt-2": (lumina2_model, "a cat", FREE_SIZE, (64, 32)),
     "anole-7b": (anole, "a cat", SMALL, (64, 64)),
     "llamagen-c2i-b-256": (llamagen("c2i"), "7", [*SMALL, "--set", "model.heads=4"], (64, 64)),
     "llamagen-t2i-256": (llamagen("t2i"), "a cat", [*SMALL, "--set", "model.heads=4"], (64, 64)),

@@ -17,7 +17,7 @@ from sjdvp.backbones.pixels.taming import CHAMELEON
 from sjdvp.config import ModelConfig, SamplingConfig
 from sjdvp.sampling import laws
 from tests.backbones.harness import CPU, PARITY, assert_greedy, assert_same_noise, golden, same_pixels, teacher_forced, worst
-from tests.backbones.tiny import chameleon_tokenizer
+from tests.backbones.tiny import chameleon_tokenizer, lumina2_model
 
 CASES = [("lumina1_lm", "2x3"), ("lumina1_lm", "1x1"), ("lumina1_lm_swin_gqa", "1x2")]
 
@@ -107,6 +107,18 @@ def test_same_noise_is_plain_sampling(folder: str, tokenizer: Path) -> None:
     prompts = [backbone.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]
     assert len({prompt.n_tokens for prompt in prompts}) == 3
     assert_same_noise(backbone, prompts, SamplingConfig(cfg_scale=3, top_k=2000))
+
+
+def test_version_two(tmp_path: Path) -> None:
+    """It has no language model among the fixtures: it is version 1's, with other ids and four times as many codes."""
+    model = ModelConfig("lumina-mgpt-2", str(lumina2_model(tmp_path / "model")), width=32, height=32)
+    backbone = open_backbone(model, CPU, torch.float32)
+    assert (backbone.n_codes, backbone.grid) == (16384, Grid(4, 4, row_end=True))
+    prompts = [backbone.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]
+    begin = backbone.prompt.of_ids([151665, 151672, 151672]).cond
+    assert torch.equal(prompts[0].uncond.embeds_PD, begin.embeds_PD)
+    assert torch.equal(prompts[0].cond.embeds_PD[0], backbone.prompt.of_ids([151643]).cond.embeds_PD[0])
+    assert_same_noise(backbone, prompts, SamplingConfig(cfg_scale=4, top_k=4096))
 
 
 def test_prompt(tokenizer: Path) -> None:
