@@ -55,11 +55,20 @@ class Chaos:
         name = f"run{number}"
         for _ in range(self.rng.randint(1, 3)):
             process = self.start(name)
-            time.sleep(self.rng.uniform(0, self.duration))
-            self.kill(process, self.rng.choice(["parent", "worker", "group"]))
+            self.await_moment(process, self.folder / name)
+            if process.poll() is None:
+                self.kill(process, self.rng.choice(["parent", "worker", "group"]))
         assert self.start(name).wait(PATIENCE_S) == 0, "the resumed run did not end well"
         self.judge(self.folder / name)
         shutil.rmtree(self.folder / name)
+
+    def await_moment(self, process: subprocess.Popen[bytes], out: Path) -> None:
+        """Wait for one of the images that are still to come, and a moment more; now and then only for the start."""
+        there = n_rows(out)
+        wanted = self.rng.randint(there - 5, IMAGES)
+        while process.poll() is None and n_rows(out) < wanted:
+            time.sleep(0.002)
+        time.sleep(self.rng.uniform(0, 0.05 if wanted > there else self.duration / 2))
 
     def kill(self, process: subprocess.Popen[bytes], whom: str) -> None:
         children = descendants(process.pid)
@@ -93,6 +102,10 @@ class Chaos:
         self.counts["duplicated"] += len(pictures.keys() - wanted_pictures.keys()) + (rows - wanted_rows).total()
         self.counts["corrupt"] += sum(pictures[name] != data for name, data in wanted_pictures.items() if name in pictures)
         assert check_folder(out).whole
+
+
+def n_rows(out: Path) -> int:
+    return sum(log.read_bytes().count(b"\n") for log in log_paths(out))
 
 
 def contents(out: Path) -> tuple[dict[str, bytes], Counter[str]]:

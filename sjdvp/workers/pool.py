@@ -61,13 +61,13 @@ class Workers:
                 yield from self._hear(place, source)
             for worker in self._workers.values():
                 if worker.waiting:
-                    self._answer(worker, self._next(worker, source))
+                    self._answer(worker, self._next(worker, source), wait=True)
             idle = [worker for worker in self._workers.values() if worker.waiting]
             if idle and not self._again and not any(worker.held for worker in self._workers.values()):
                 job = source.take(wait=True)  # nobody draws, so nobody is kept waiting
                 if job is None:
                     return
-                self._answer(idle[0], job)
+                self._answer(idle[0], job, wait=True)
 
     def close(self) -> None:
         """End all workers at once: they hold nothing that could be lost."""
@@ -108,17 +108,14 @@ class Workers:
         elif isinstance(message, Broken):
             worker.broken = message
         elif isinstance(message, Take):
-            job = self._next(worker, source)
-            worker.waiting = job is None and message.wait
-            if not worker.waiting:
-                self._answer(worker, job)
+            self._answer(worker, self._next(worker, source), wait=message.wait)
 
-    def _answer(self, worker: _Worker, job: Job | None) -> None:
+    def _answer(self, worker: _Worker, job: Job | None, *, wait: bool) -> None:
+        worker.waiting = job is None and wait
+        if worker.waiting:
+            return
         if job is not None:
             worker.held.append(job)
-        elif worker.waiting:
-            return
-        worker.waiting = False
         with contextlib.suppress(OSError):  # it has died: the next `recv` says so
             worker.pipe.send(job)
 
