@@ -55,6 +55,8 @@ def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> N
     """
     for signum in STOPPING:
         signal.signal(signum, signal.SIG_IGN)  # a terminal or scheduler sends them to all processes; the parent decides
+    with contextlib.suppress(OSError):  # where there is no stderr
+        os.dup2(2, 1)  # stdout is the parent's, for data: no library may print there
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

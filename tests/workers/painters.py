@@ -15,7 +15,7 @@ from tests.fake_painter import FakePainter
 
 
 class Obedient(FakePainter):
-    """`sleep 0.3`, `die`, `segfault`, `kill`, `raise`: once each while the file FILE of `die FILE` is not there."""
+    """`sleep 0.3`, `print this`, `die`, `segfault`, `kill`, `raise`: once each while the file FILE of `die FILE` is not there."""
 
     def paint(self, source: JobSource) -> Iterator[Picture]:
         while jobs := self._take(source):
@@ -28,6 +28,8 @@ def obey(job: Job) -> None:
     what, _, argument = job.prompt.partition(" ")
     if what == "sleep":
         time.sleep(float(argument))
+    elif what == "print":
+        print(argument, flush=True)
     elif what in ("die", "segfault", "kill", "raise") and not (argument and Path(argument).exists()):
         if argument:
             Path(argument).touch()

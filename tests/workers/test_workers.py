@@ -93,6 +93,13 @@ def test_what_is_wrong_for_all_workers_ends_the_run(tmp_path):
         Run(tmp_path, ["prompt"], open_painter=open_without_weights)
 
 
+def test_stdout_belongs_to_the_parent(tmp_path, capfd):
+    Run(tmp_path, ["print something that a library might say"], n_workers=1)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "a library might say" in said.err
+
+
 def test_work_is_shared_evenly(tmp_path):
     """100 images of uneven length on 3 workers: from when all are there, they idle for at most a tenth of the time."""
     seconds = [0.02 * (1 + i % 7) for i in range(100)]
