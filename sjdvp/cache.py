@@ -21,11 +21,12 @@ class _RowLayer(StaticLayer):
         self._owner = owner
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values [R, heads, W, head size] at the owner's slots; return the whole buffers."""
+        """Write keys and values [R, heads, W, head size] at the owner's slots; return the first `n_read` slots of the buffers."""
         slots = self._owner.slots_RW[:, None, :, None].expand_as(key_states)
         self.keys.scatter_(2, slots, key_states)
         self.values.scatter_(2, slots, value_states)
-        return self.keys, self.values
+        n_read = self._owner.n_read
+        return self.keys[:, :, :n_read], self.values[:, :, :n_read]
 
     def get_seq_length(self) -> int:
         return 0
@@ -35,12 +36,16 @@ class _RowLayer(StaticLayer):
 
 
 class RowCache(Cache):
-    """Preallocated keys and values [layers][R, heads, C, head size]; `slots_RW` says where the next update writes."""
+    """Preallocated keys and values [layers][R, heads, C, head size].
+
+    `slots_RW` says where the next update writes, `n_read` how far it reads.
+    """
 
     def __init__(
         self, n_layers: int, n_rows: int, n_heads: int, n_slots: int, head_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.slots_RW = torch.zeros(n_rows, 1, dtype=torch.int64, device=device)
+        self.n_read = n_slots
         self.row_layers = [_RowLayer(n_slots, self) for _ in range(n_layers)]
         super().__init__(layers=list(self.row_layers))
         example = torch.zeros(n_rows, n_heads, 1, head_size, dtype=dtype, device=device)

@@ -21,6 +21,7 @@ Drafter = Literal["independent", "coupled", "gumbel"]
 PriorKind = Literal["none", "growth", "history", "adaptive"]
 VerifierKind = Literal["exact", "same-noise", "lantern", "gsd"]
 FreshRule = Literal["uniform", "above", "left", "repeat"]
+StepMode = Literal["auto", "eager", "compile", "graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class RunSettings:
 
     batch_size: int | Literal["auto"] = "auto"
     device: str = "auto"
+    step: StepMode = "auto"  # how a decoding step is run: as it is, by torch.compile, from a CUDA graph
     seed: int | None = None  # None: drawn once and stored in the run folder
     num_images_per_prompt: int = 1
     on_long_prompt: Literal["truncate", "error"] = "truncate"

@@ -98,7 +98,10 @@ class Backbone(Protocol):
         """Return the input embeddings [B, W, D] of codes at image positions; forced positions take their forced token."""
 
     def hidden(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: "RowCache") -> Tensor:
-        """Run the trunk [R, W, D] -> [R, W, D], writing keys and values at `slots_RW`; the mask is boolean, True where attended."""
+        """Run the trunk [R, W, D] -> [R, W, D], writing keys and values at `slots_RW`; the mask is boolean, True where attended.
+
+        Slots beyond the length of the mask are not looked at.
+        """
 
     def logits(self, h_RWD: Tensor) -> Tensor:
         """Return the logits over the image codes alone [R, W, V]."""

@@ -37,8 +37,11 @@ class Trunk:
         return RowCache(self._n_layers, n_rows, self._n_heads, n_slots, self._head_size, self.dtype, self.device)
 
     def __call__(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: RowCache) -> Tensor:
-        """Return the hidden states [R, W, D]; keys and values are written at `slots_RW`, which are also the rotary positions."""
-        cache.slots_RW = slots_RW
+        """Return the hidden states [R, W, D]; keys and values are written at `slots_RW`, which are also the rotary positions.
+
+        The mask may be shorter than the cache: the slots beyond it are not looked at.
+        """
+        cache.slots_RW, cache.n_read = slots_RW, mask_R1WC.shape[-1]
         output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=mask_R1WC, cache=cache, use_cache=True)
         hidden: Tensor = output.last_hidden_state
         return hidden

@@ -136,7 +136,7 @@ def _redraft(decoder: Decoder, state: State, p_BWV: Tensor, live_BW: Tensor, n_n
         n_B=n_B,
         draft_BW=draft_BW,
         q_BWV=law_BWV,
-        past_BLWV=torch.cat([moved_BWV[:, None], past_BLWV], 1)[:, : past_BLWV.shape[1]],
+        past_BLWV=torch.cat([moved_BWV[:, None], past_BLWV[:, :-1]], 1) if decoder.prior.n_laws else past_BLWV,
         age_BW=torch.where(fresh_BW, 0, (age_BW + 1).clamp(max=max(past_BLWV.shape[1], 1))),
         **forecast,
     )

@@ -22,6 +22,7 @@ from sjdvp.engine.forward import Forward
 from sjdvp.engine.memory import Elastic, weights_must_fit
 from sjdvp.engine.metrics import Seat, decoding_stats, peak_memory, synchronize, token_digest
 from sjdvp.engine.neighbours import cached_neighbours
+from sjdvp.engine.runtime import make_step, pick_mode
 from sjdvp.engine.scheduler import Rows, arrivals
 from sjdvp.errors import ImageError
 from sjdvp.interfaces import Backbone
@@ -48,9 +49,23 @@ class Engine:
         self.decoder = make_decoder(config.decoder, config.sampling, layout, backbone.codebook, cached_neighbours)
         self.forward = Forward(backbone, n_rows, self.decoder.window, config.sampling.cfg_scale)
         law_dtype = torch.promote_types(backbone.dtype, torch.float32)
-        self._state = self.decoder.idle_state(n_rows, law_dtype, backbone.device)
+        with torch.inference_mode():  # as all later states are made: torch.compile tells the two kinds of tensor apart
+            self._state = self.decoder.idle_state(n_rows, law_dtype, backbone.device)
         self._rows: Rows[Seat] = Rows(n_rows)
+        self._places: dict[int, int] = {}  # busy row: the first position that is not committed
         self._warm = False
+        mode = pick_mode(config.run.step, backbone.device)
+        self._fast = make_step(self.step, mode, len(self.forward.lengths))
+        self.compile_s = 0.0 if mode == "eager" else self._prepare()
+
+    @torch.inference_mode()
+    def _prepare(self) -> float:
+        """Compile or capture the step for each cache length, on idle rows; return the seconds it took."""
+        started = perf_counter()
+        for n_slots in self.forward.lengths:
+            self._state = self._fast(self._state, n_slots)
+        synchronize(self.backbone.device)
+        return perf_counter() - started
 
     def paint(self, source: JobSource) -> Iterator[Picture]:
         """See `sjdvp.jobs.Painter`. Pixels are decoded on a thread of their own while the next codes are decoded."""
@@ -88,27 +103,30 @@ class Engine:
         synchronize(self.backbone.device)
         seat.prefilled = perf_counter()
         self._rows.sit(row, seat)
+        self._places[row] = 1
         return None
 
     @torch.inference_mode()
     def _step(self) -> list[_Ended]:
         """Take one step with all rows; return those that have ended."""
-        self._state = self.step(self._state)
+        self._state = self._fast(self._state, self.forward.reach(self._places))
         self._warm = True
         n_B, bad_B = torch.stack([self._state.n_B, self._state.bad_B.long()]).tolist()
         ended = []
         for row, seat in self._rows.busy():
+            self._places[row] = n_B[row]
             if bad_B[row] or n_B[row] == self.decoder.layout.length:
                 error = ImageError("the model gave logits that are not finite", "try --dtype fp32") if bad_B[row] else None
                 seat.decoded = perf_counter()
                 ended.append(self._ended(seat, row, error))
                 self._state.n_B[row] = self.decoder.layout.length
                 self._rows.leave(row)
+                del self._places[row]
         return ended
 
-    def step(self, state: State) -> State:
-        """Forward and decoding step: tensors in, tensors of the same shapes out."""
-        return decode_step(self.decoder, state, self.forward(*window_input(state, self.decoder.window)))
+    def step(self, state: State, n_slots: int) -> State:
+        """Forward and decoding step: tensors in, tensors of the same shapes out. Looks at `n_slots` slots of the cache."""
+        return decode_step(self.decoder, state, self.forward(*window_input(state, self.decoder.window), n_slots))
 
     def _ended(self, seat: Seat, row: int | None, error: ImageError | None) -> _Ended:
         length, window = self.decoder.layout.length, self.decoder.window

@@ -1,5 +1,7 @@
 """One forward of the backbone over the windows of all rows, guidance included. Above this line nobody sees two branches."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -10,6 +12,12 @@ from sjdvp.sampling import merge_guidance
 # Matrix products of 4 rows and more give each row the same bits whatever the number of rows (measured: MKL, float32); with fewer
 # rows other kernels run. So a narrow window is padded, and a picture does not depend on the batch size.
 _MIN_PRODUCT_ROWS = 4
+
+# Attention looks at the first slots alone, in a few lengths. torch's CPU kernel goes through keys in blocks of 512, and a block
+# that is wholly masked changes no bit: with multiples of 512 a row does not notice how far the longest row of its batch has come.
+# (Multiples of 128 or 256 do not have this property: measured.)
+_SLOT_UNIT = 512
+_MOST_LENGTHS = 8
 
 
 class Forward:
@@ -25,6 +33,9 @@ class Forward:
         n_trunk = n_rows * self.n_branches
         self._width = max(window, -(-_MIN_PRODUCT_ROWS // n_trunk))
         n_slots = backbone.max_prompt + backbone.grid.length + self._width
+        self._bucket = -(-n_slots // (_MOST_LENGTHS * _SLOT_UNIT)) * _SLOT_UNIT
+        self.lengths = tuple(min(end, n_slots) for end in range(self._bucket, n_slots + self._bucket, self._bucket))
+        self._n_prompt = [0] * n_rows  # of the longer branch
         self._cache = backbone.new_cache(n_trunk, n_slots)
         self._start_R = torch.zeros(n_trunk, dtype=torch.int64, device=backbone.device)
         self._visible_RC = torch.ones(n_trunk, n_slots, dtype=torch.bool, device=backbone.device)
@@ -42,21 +53,30 @@ class Forward:
         cache = self.backbone.new_cache(len(branches), n_prompt)
         h_RPD = self.backbone.hidden(x_RPD, slots_RP, _mask(slots_RP, slots_RP[0], visible_RP), cache)
         self._cache.copy_rows(rows, cache)
+        self._n_prompt[row] = n_prompt
         self._start_R[rows] = torch.tensor(lengths, device=x_RPD.device)
         self._visible_RC[rows] = True
         self._visible_RC[rows, :n_prompt] = visible_RP
         last_RD = torch.stack([h_RPD[branch, length - 1] for branch, length in enumerate(lengths)])
         return self._guided(self.backbone.logits(last_RD))
 
-    def __call__(self, codes_BW: Tensor, pos_BW: Tensor) -> Tensor:
-        """Feed codes at image positions; return the guided logits of the positions that follow [B, W, V]."""
+    def reach(self, places: Mapping[int, int]) -> int:
+        """Return how many slots the rows look at when row b's window starts at position places[b]: one of `lengths`."""
+        end = max((self._n_prompt[row] + place + self._width for row, place in places.items()), default=0)
+        return next(length for length in self.lengths if length >= min(end, self.lengths[-1]))
+
+    def __call__(self, codes_BW: Tensor, pos_BW: Tensor, n_slots: int | None = None) -> Tensor:
+        """Feed codes at image positions; return the guided logits of the positions that follow [B, W, V].
+
+        Only the first `n_slots` slots are looked at: what `reach` says, or all. Rows that need more are idle.
+        """
         extra = self._width - self.window
         if extra:
             codes_BW = pad(codes_BW, (0, extra))
             pos_BW = torch.cat([pos_BW, pos_BW[:, -1:] + 1 + self._slot_C[:extra]], 1)
         x_BWD = self.backbone.embed(codes_BW, pos_BW)
         slots_RW = pos_BW.repeat(self.n_branches, 1) + self._start_R[:, None]
-        mask_R1WC = _mask(slots_RW, self._slot_C, self._visible_RC)
+        mask_R1WC = _mask(slots_RW, self._slot_C[:n_slots], self._visible_RC[:, :n_slots])
         h_RWD = self.backbone.hidden(x_BWD.repeat(self.n_branches, 1, 1), slots_RW, mask_R1WC, self._cache)
         return self._guided(self.backbone.logits(h_RWD))[:, : self.window]
 

@@ -1,0 +1,73 @@
+"""The decoding step behind one callable: eager, compiled, or replayed from a CUDA graph. The tokens are the same from each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sjdvp.config import StepMode
+from sjdvp.decode.window import State
+from sjdvp.errors import DeviceError
+
+Step = Callable[[State, int], State]  # the second argument says how many slots of the cache are looked at
+
+
+def pick_mode(mode: StepMode, device: torch.device) -> StepMode:
+    """Return how to run the step: auto is a graph on a GPU, where launches take longer than small kernels, and eager on a CPU."""
+    if mode == "graph" and device.type != "cuda":
+        raise DeviceError(f"run.step graph: {device} has no CUDA graphs", "use eager or compile")
+    if mode == "auto":
+        return "graph" if device.type == "cuda" else "eager"
+    return mode
+
+
+def make_step(step: Step, mode: StepMode, n_lengths: int) -> Step:
+    """Return `step` in another form. Compiled and captured forms are made on first use, for each of `n_lengths` cache lengths."""
+    if mode == "compile":
+        # Each engine has a step of its own: what one has compiled must not count against the limit of another.
+        limits: dict[str, Any] = {"recompile_limit": n_lengths, "isolate_recompiles": True}
+        return torch.compile(step, dynamic=False, fullgraph=True, **limits)
+    return Replayed(step) if mode == "graph" else step
+
+
+class Replayed:
+    """One CUDA graph for each cache length, all on one state that is updated in place.
+
+    The state given first becomes that state; the caller may go on writing to it between steps.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._state: State | None = None
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None  # of memory, shared by the graphs: they never run at the same time
+
+    def __call__(self, state: State, n_slots: int) -> State:
+        """Take one step."""
+        if self._state is None:
+            self._state = state
+        elif state is not self._state:
+            _copy(state, self._state)
+        if n_slots not in self._graphs:
+            self._graphs[n_slots] = self._capture(self._state, n_slots)
+        self._graphs[n_slots].replay()
+        return self._state
+
+    def _capture(self, state: State, n_slots: int) -> torch.cuda.CUDAGraph:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # kernels load and libraries find their workspaces; the result is dropped
+            self._step(state, n_slots)
+        torch.cuda.current_stream().wait_stream(aside)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Another thread may be turning codes into pixels meanwhile; its allocations are no part of the graph.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            _copy(self._step(state, n_slots), state)
+        return graph
+
+
+def _copy(source: State, target: State) -> None:
+    for old, new in zip(target.tensors(), source.tensors(), strict=True):
+        if old is not new:
+            old.copy_(new)
