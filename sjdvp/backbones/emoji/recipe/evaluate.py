@@ -19,8 +19,7 @@ from PIL import Image
 
 from sjdvp.backbones.emoji.recipe.batches import N_OFFSETS
 from sjdvp.backbones.emoji.recipe.codes import PATCH
-from sjdvp.backbones.emoji.recipe.data import PALETTE, Floats
-from sjdvp.backbones.emoji.recipe.pixels import paste
+from sjdvp.backbones.emoji.recipe.data import COLOURS, PALETTE, Floats
 from sjdvp.backbones.emoji.recipe.prompts import PROMPTS_FILE, Ask
 from sjdvp.runs.journal import finished, read_log
 
@@ -78,24 +77,26 @@ def backgrounds(pictures_N: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def nearest_concepts(pictures_N: NDArray[np.uint8], colour: int, concepts: Floats) -> NDArray[np.int64]:
-    """Which concept's rendering, at its best place on this background, is nearest to each picture."""
-    got = _shrunk(np.float32(1 / 255) * pictures_N.astype(np.float32))
-    best = np.full(len(got), np.inf, np.float32)
-    owner = np.zeros(len(got), np.int64)
-    for c, picture in enumerate(concepts):
-        places = [paste(picture, top, left, colour) for top in range(N_OFFSETS) for left in range(N_OFFSETS)]
-        want = _shrunk(np.stack(places))
-        distance = (np.square(want).sum(1) - 2 * got @ want.T).min(1)
-        owner[distance < best] = c
-        best = np.minimum(best, distance)
-    return owner
+    """Return which concept's rendering, at its best place on this background, is nearest to each picture.
+
+    Measured at half size. Outside an object a rendering is the background, so only its window is compared.
+    """
+    back = np.asarray(PALETTE[COLOURS[colour]], np.float32) / 255
+    got = _halved(pictures_N.astype(np.float32) / np.float32(255)) - back
+    objects = _halved(concepts)
+    want_CD = (objects[..., :3] - objects[..., 3:] * back).reshape(len(objects), -1)
+    side, step = objects.shape[1], PATCH // 2
+    corners = [(step * top, step * left) for top in range(N_OFFSETS) for left in range(N_OFFSETS)]
+    windows_NPD = np.stack([got[:, y : y + side, x : x + side].reshape(len(got), -1) for y, x in corners], axis=1)
+    distance_NPC = np.square(want_CD).sum(1) - 2 * windows_NPD @ want_CD.T
+    return distance_NPC.min(1).argmin(1)
 
 
-def _shrunk(pictures_N: Floats) -> Floats:
-    """Halve the side and flatten."""
-    n, side = pictures_N.shape[:2]
-    halved: Floats = pictures_N.reshape(n, side // 2, 2, side // 2, 2, 3).mean((2, 4), dtype=np.float32)
-    return halved.reshape(n, -1)
+def _halved(pictures: Floats) -> Floats:
+    """Halve the side of [N, H, W, channels]."""
+    n, side, _, channels = pictures.shape
+    halved: Floats = pictures.reshape(n, side // 2, 2, side // 2, 2, channels).mean((2, 4), dtype=np.float32)
+    return halved
 
 
 def differ(one_N: NDArray[np.uint8], other_N: NDArray[np.uint8]) -> NDArray[np.bool_]:
