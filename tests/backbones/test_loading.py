@@ -1,7 +1,6 @@
 """Loading: strict, lean, and clear about what is wrong."""
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -125,16 +124,18 @@ def test_float16_is_refused_where_it_overflows(tokenizer: Path) -> None:
 
 
 _MEASURE = """
-import resource, sys, torch
+import re, sys, torch
 from pathlib import Path
 from torch import nn
 from sjdvp.backbones.checkpoints import load_strict, open_checkpoint
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # KiB; getrusage would count the process that started this one
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 with torch.device("meta"):
     module = nn.ModuleList([nn.Linear(int(sys.argv[3]), 4096, bias=False) for _ in range(int(sys.argv[2]))])
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+before = peak()
 load_strict(module, open_checkpoint(Path(sys.argv[1])), "a random model", torch.bfloat16, torch.device("cpu"))
-size = sum(p.nbytes for p in module.parameters())
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / size)
+print((peak() - before) * 1024 / sum(p.nbytes for p in module.parameters()))
 """
 
 
@@ -155,5 +156,5 @@ def test_memory_of_loading_a_gigabyte(suffix: str, stored: torch.dtype, tmp_path
     save_file(tensors, path) if suffix == "safetensors" else torch.save(tensors, path)
     del tensors
     ratio = peak_over_size(path, n_tensors, width)
-    print(f"{suffix} {stored}: {ratio:.3f}, parent peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")
-    assert ratio <= 1.15
+    print(f"{suffix} {stored}: {ratio:.3f}")
+    assert 0.9 < ratio <= 1.15
