@@ -32,7 +32,7 @@ PRESETS |= {
     "gsd": {**_GSD, **_PLAIN},
     "gsd-vp": {**_GSD, **_PREDICT},
 }
-PRESETS["best"] = PRESETS["coupled"]
+PRESETS["best"] = PRESETS["coupled-vp"]
 
 GREEDY = frozenset({"jacobi"})
 
