@@ -80,7 +80,7 @@ def test_dry_run_shows_the_plan_and_writes_nothing(sjdvp, prompts, out, painter)
     plan = dict(line.split("\t") for line in sjdvp(*arguments).out.splitlines())
     assert plan["images"] == "2, 0 of them done"
     assert plan["files"].startswith(f"{out / 'images' / '000001_00.png'}, {out / 'images' / '000001_01.png'}")
-    assert plan["decoder"] == "best, window 32, lossless"
+    assert plan["decoder"] == "best, window 16, lossless"
     plan = json.loads(sjdvp(*arguments, "--json").out)
     assert (plan["requested"], plan["files"]) == (2, ["images/000001_00.png", "images/000001_01.png"])
     assert not out.exists()
