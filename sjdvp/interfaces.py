@@ -83,6 +83,7 @@ class Backbone(Protocol):
     name: str
     grid: "Grid"
     n_codes: int
+    n_weights: int  # that every forward reads
     max_prompt: int  # slots that a prompt branch may take
     device: torch.device
     dtype: torch.dtype

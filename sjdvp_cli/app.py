@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "sjdvp_cli.export",
     "eval": "sjdvp_cli.eval",
     "slurm": "sjdvp_cli.slurm",
+    "bench": "sjdvp_cli.bench",
     "doctor": "sjdvp_cli.doctor",
 }
 

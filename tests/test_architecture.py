@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "generate": MIDDLE | {"engine"},
     "compare": MIDDLE | {"engine", "generate", "report"},
     "diagnose": MIDDLE | {"decode", "engine", "report", "compare"},
-    "bench": MIDDLE | {"engine"},
+    "bench": MIDDLE | {"decode", "engine"},
     "quality": ON_DISK | {"report"},
     "report": ON_DISK,
     "slurm": ON_DISK,

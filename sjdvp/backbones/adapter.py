@@ -50,6 +50,11 @@ class Adapter:
         return self.code_embeds_VD.shape[0]
 
     @property
+    def n_weights(self) -> int:
+        """Weights that every forward reads: the trunk's, and a head over the image codes."""
+        return self.trunk.n_weights + self.code_embeds_VD.numel()
+
+    @property
     def device(self) -> torch.device:
         """Where the trunk lives."""
         return self.trunk.device

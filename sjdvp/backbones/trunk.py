@@ -32,6 +32,12 @@ class Trunk:
         self.device, self.dtype = example.device, example.dtype
         self._decoder.rotary_emb = (rotary or type(self._decoder.rotary_emb)(config)).to(self.device)
 
+    @property
+    def n_weights(self) -> int:
+        """Weights that every forward reads; the table of token embeddings is not among them."""
+        table = self._decoder.get_input_embeddings().weight
+        return sum(weight.numel() for weight in self._decoder.parameters() if weight is not table)
+
     def new_cache(self, n_rows: int, n_slots: int) -> RowCache:
         """Allocate keys and values for `n_rows` rows of `n_slots` slots."""
         return RowCache(self._n_layers, n_rows, self._n_heads, n_slots, self._head_size, self.dtype, self.device)

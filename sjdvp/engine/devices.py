@@ -3,11 +3,14 @@
 import torch
 
 from sjdvp.config import RunConfig
+from sjdvp.engine.calibration import kept
+from sjdvp.engine.footprint import most_rows
 from sjdvp.errors import DeviceError
 from sjdvp.interfaces import Backbone
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CPU_ROWS = 4  # beyond this a CPU is busy with arithmetic, and more rows bring no more images
+_GPU_ROWS = 16  # where nothing has been measured
 
 
 def pick_device(name: str) -> torch.device:
@@ -40,10 +43,11 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def pick_batch_size(config: RunConfig, backbone: Backbone) -> int:
-    """Return how many images to decode at a time."""
+    """Return how many images to decode at a time; auto is what `sjdvp bench` has found best here, as far as memory allows."""
     if config.run.batch_size != "auto":
         return config.run.batch_size
-    return _CPU_ROWS
+    wanted = kept(backbone, config) or (_CPU_ROWS if backbone.device.type == "cpu" else _GPU_ROWS)
+    return min(wanted, most_rows(backbone, config))
 
 
 def use_few_threads(backbone: Backbone) -> None:

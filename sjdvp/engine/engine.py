@@ -50,7 +50,7 @@ class Engine:
         self.forward = Forward(backbone, n_rows, self.decoder.window, config.sampling.cfg_scale)
         law_dtype = torch.promote_types(backbone.dtype, torch.float32)
         with torch.inference_mode():  # as all later states are made: torch.compile tells the two kinds of tensor apart
-            self._state = self.decoder.idle_state(n_rows, law_dtype, backbone.device)
+            self.state = self.decoder.idle_state(n_rows, law_dtype, backbone.device)
         self._rows: Rows[Seat] = Rows(n_rows)
         self._places: dict[int, int] = {}  # busy row: the first position that is not committed
         self._warm = False
@@ -63,7 +63,7 @@ class Engine:
         """Compile or capture the step for each cache length, on idle rows; return the seconds it took."""
         started = perf_counter()
         for n_slots in self.forward.lengths:
-            self._state = self._fast(self._state, n_slots)
+            self.advance(n_slots)
         synchronize(self.backbone.device)
         return perf_counter() - started
 
@@ -99,7 +99,7 @@ class Engine:
             )
             return self._ended(seat, None, error)
         logits_1V = self.forward.prefill(row, prompt)
-        admit(self.decoder, self._state, [row], logits_1V, rng.keys([job.seed], self.backbone.device))
+        admit(self.decoder, self.state, [row], logits_1V, rng.keys([job.seed], self.backbone.device))
         synchronize(self.backbone.device)
         seat.prefilled = perf_counter()
         self._rows.sit(row, seat)
@@ -109,9 +109,9 @@ class Engine:
     @torch.inference_mode()
     def _step(self) -> list[_Ended]:
         """Take one step with all rows; return those that have ended."""
-        self._state = self._fast(self._state, self.forward.reach(self._places))
+        self.advance(self.forward.reach(self._places))
         self._warm = True
-        n_B, bad_B = torch.stack([self._state.n_B, self._state.bad_B.long()]).tolist()
+        n_B, bad_B = torch.stack([self.state.n_B, self.state.bad_B.long()]).tolist()
         ended = []
         for row, seat in self._rows.busy():
             self._places[row] = n_B[row]
@@ -119,10 +119,14 @@ class Engine:
                 error = ImageError("the model gave logits that are not finite", "try --dtype fp32") if bad_B[row] else None
                 seat.decoded = perf_counter()
                 ended.append(self._ended(seat, row, error))
-                self._state.n_B[row] = self.decoder.layout.length
+                self.state.n_B[row] = self.decoder.layout.length
                 self._rows.leave(row)
                 del self._places[row]
         return ended
+
+    def advance(self, n_slots: int) -> None:
+        """Take one step with all rows, in the form that was chosen: eager, compiled or replayed."""
+        self.state = self._fast(self.state, n_slots)
 
     def step(self, state: State, n_slots: int) -> State:
         """Forward and decoding step: tensors in, tensors of the same shapes out. Looks at `n_slots` slots of the cache."""
@@ -133,12 +137,12 @@ class Engine:
         grid = self.backbone.grid
         if row is None:
             codes_N = stood_N = torch.zeros(0, dtype=torch.int64)
-            nfe, tally, commits = 0, [0.0] * self._state.tally_BT.shape[1], [0] * (window + 1)
+            nfe, tally, commits = 0, [0.0] * self.state.tally_BT.shape[1], [0] * (window + 1)
         else:
-            codes_N = grid.image_codes(self._state.codes_BS[row, :length])
-            stood_N = grid.image_codes(self._state.stood_BS[row, :length])
-            nfe, tally = int(self._state.step_B[row]), self._state.tally_BT[row].tolist()
-            commits = self._state.commits_BN[row].tolist()
+            codes_N = grid.image_codes(self.state.codes_BS[row, :length])
+            stood_N = grid.image_codes(self.state.stood_BS[row, :length])
+            nfe, tally = int(self.state.step_B[row]), self.state.tally_BT[row].tolist()
+            commits = self.state.commits_BN[row].tolist()
         stats = decoding_stats(length, nfe, tally, commits, predicts=self.decoder.predicts)
         stats["accept_map"] = "".join(map(str, stood_N.tolist()))
         return _Ended(seat, codes_N, stats, error)

@@ -76,7 +76,7 @@ class HostReads(TorchDispatchMode):
 def started(backbone, decoder, n_rows=2):
     engine = Engine(backbone, settings(decoder), n_rows)
     for row in range(n_rows):
-        admit(engine.decoder, engine._state, [row], engine.forward.prefill(row, backbone.prompt("red")), rng.keys([row]))
+        admit(engine.decoder, engine.state, [row], engine.forward.prefill(row, backbone.prompt("red")), rng.keys([row]))
     return engine
 
 
@@ -84,9 +84,9 @@ def started(backbone, decoder, n_rows=2):
 def test_a_step_reads_nothing_back(backbone, decoder):
     engine = started(backbone, decoder)
     with torch.inference_mode(), HostReads() as reads:
-        engine.step(engine._state, engine.forward.lengths[-1])
+        engine.step(engine.state, engine.forward.lengths[-1])
         assert not reads.found
-        engine._state.n_B[0].item()
+        engine.state.n_B[0].item()
         assert reads.found  # the count does count
 
 
@@ -95,7 +95,7 @@ def test_a_step_on_a_gpu_stays_there(folder, decoder):
     """Without a GPU: on the meta device, where a read by the host raises, and so does a tensor that stayed on the host."""
     engine = Engine(load(folder, torch.device("meta"), torch.float32), settings(decoder), 2)
     with torch.inference_mode():
-        new = engine.step(engine._state, engine.forward.lengths[-1])
+        new = engine.step(engine.state, engine.forward.lengths[-1])
     assert {tensor.device.type for tensor in new.tensors()} == {"meta"}
 
 
@@ -120,11 +120,11 @@ def test_replay_keeps_one_state(backbone, monkeypatch):
             self.redo()
 
     monkeypatch.setattr(Replayed, "_capture", lambda self, state, n_slots: Redo(state, n_slots))
-    replayed, state, other = Replayed(engine.step), engine._state, twin._state
+    replayed, state, other = Replayed(engine.step), engine.state, twin.state
     with torch.inference_mode():
         for n_slots in (20, 34, 34):
             new, other = replayed(state, n_slots), twin.step(other, n_slots)
-            assert new is engine._state and all(torch.equal(a, b) for a, b in zip(new.tensors(), other.tensors(), strict=True))
+            assert new is engine.state and all(torch.equal(a, b) for a, b in zip(new.tensors(), other.tensors(), strict=True))
         state = State(*[tensor.clone() for tensor in new.tensors()])
         assert replayed(state, 34) is new
     assert captured == [20, 34]

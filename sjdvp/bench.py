@@ -1,0 +1,176 @@
+"""How fast a model decodes on this machine, over batch sizes and windows, beside what the machine allows.
+
+A step and the bare forward of the same shapes are timed in turns, on images that are being drawn: a slow moment strikes both.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from sjdvp import rng
+from sjdvp.config import RunConfig
+from sjdvp.decode.step import admit, window_input
+from sjdvp.engine.engine import Engine
+from sjdvp.engine.footprint import cache_bytes, row_bytes
+from sjdvp.engine.metrics import synchronize
+from sjdvp.interfaces import Backbone
+
+PROMPT = "a red apple"
+_WARMUP = 2
+_COPY_BYTES = 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the machine can do: bytes a second read by a copy, and operations a second in large matrix products."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One batch size and window, measured. `roof_ms` is what a step must take at least: its memory traffic, or its arithmetic."""
+
+    profile: str
+    decoder: str
+    lossless: bool
+    batch_size: int
+    window: int
+    step_ms: float
+    step_iqr_ms: float
+    forward_ms: float
+    step_over_forward: float
+    weights_read_ms: float
+    memory_ms: float
+    arithmetic_ms: float
+    roof_ms: float
+    tokens_per_nfe: float | None  # None: random weights accept by chance
+    images_per_s: float | None
+    row_bytes: int
+    compile_s: float
+    device: str
+    dtype: str
+    threads: int
+
+
+def measure_machine(device: torch.device, dtype: torch.dtype) -> Machine:
+    """Time a large copy, whose bytes are read once and written once, and large matrix products."""
+    source = torch.zeros(_COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy_s = min(_seconds(lambda: target.copy_(source), device) for _ in range(5))
+    side = 4096 if device.type == "cuda" else 512
+    a, b = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
+    product_s = min(_seconds(lambda: torch.mm(a, b), device) for _ in range(5))
+    return Machine(2 * _COPY_BYTES / copy_s, 2 * side**3 / product_s)
+
+
+def bench(
+    backbone: Backbone, config: RunConfig, batch_sizes: Sequence[int], windows: Sequence[int], steps: int, *, trained: bool
+) -> Iterator[Point]:
+    """Measure every pair of batch size and window; `trained` says whether what the weights accept means anything."""
+    machine = measure_machine(backbone.device, backbone.dtype)
+    for n_rows, window in product(batch_sizes, windows):
+        decoder = replace(config.decoder, window=window)
+        yield _measure(backbone, replace(config, decoder=decoder), n_rows, steps, machine, trained=trained)
+
+
+@torch.inference_mode()
+def _measure(backbone: Backbone, config: RunConfig, n_rows: int, steps: int, machine: Machine, *, trained: bool) -> Point:
+    engine = Engine(backbone, config, n_rows)
+    prefill_s = _seconds(lambda: _seat_all(engine), backbone.device) / n_rows
+    step_s, forward_s, n_steps, gained = _time(engine, steps)
+    pixels_s = _seconds(lambda: backbone.pixels(torch.zeros(backbone.grid.rows * backbone.grid.columns).long()), backbone.device)
+    length, step = backbone.grid.length, statistics.median(step_s)
+    tokens_per_nfe = gained / n_steps / n_rows if trained else None
+    image_s = None if tokens_per_nfe is None else step * (length - 1) / tokens_per_nfe / n_rows + prefill_s + pixels_s
+    weights_ms, memory_ms, arithmetic_ms = _roof(backbone, config, n_rows, machine)
+    return Point(
+        profile=config.profile,
+        decoder=config.decoder.preset,
+        lossless=config.decoder.lossless,
+        batch_size=n_rows,
+        window=config.decoder.window,
+        step_ms=1e3 * step,
+        step_iqr_ms=1e3 * _spread(step_s),
+        forward_ms=1e3 * statistics.median(forward_s),
+        step_over_forward=step / statistics.median(forward_s),
+        weights_read_ms=weights_ms,
+        memory_ms=memory_ms,
+        arithmetic_ms=arithmetic_ms,
+        roof_ms=max(memory_ms, arithmetic_ms),
+        tokens_per_nfe=tokens_per_nfe,
+        images_per_s=1 / image_s if image_s else None,
+        row_bytes=row_bytes(backbone, config),
+        compile_s=engine.compile_s,
+        device=_device_name(backbone.device),
+        dtype=str(backbone.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _seat_all(engine: Engine) -> None:
+    prompt = engine.backbone.prompt(PROMPT)
+    for row in range(engine.n_rows):
+        logits_1V = engine.forward.prefill(row, prompt)
+        admit(engine.decoder, engine.state, [row], logits_1V, rng.keys([row], engine.backbone.device))
+
+
+def _time(engine: Engine, steps: int) -> tuple[list[float], list[float], int, int]:
+    """Return seconds of steps and of bare forwards in turns, and how many codes the steps committed; begins anew at the end."""
+    length, device = engine.backbone.grid.length, engine.backbone.device
+    step_s: list[float] = []
+    forward_s: list[float] = []
+    n_steps = gained = 0
+    while len(step_s) < steps + _WARMUP:
+        n_B = engine.state.n_B.tolist()
+        if max(n_B) == length:
+            _seat_all(engine)
+            n_B = [1] * engine.n_rows
+        n_slots = engine.forward.reach(dict(enumerate(n_B)))
+        codes_BW, pos_BW = window_input(engine.state, engine.decoder.window)
+        forward_s.append(_seconds(lambda: engine.forward(codes_BW, pos_BW, n_slots), device))  # noqa: B023 (called at once)
+        step_s.append(_seconds(lambda: engine.advance(n_slots), device))  # noqa: B023
+        n_steps += 1
+        gained += sum(engine.state.n_B.tolist()) - sum(n_B)
+    return step_s[_WARMUP:], forward_s[_WARMUP:], n_steps, gained
+
+
+def _roof(backbone: Backbone, config: RunConfig, n_rows: int, machine: Machine) -> tuple[float, float, float]:
+    """Return milliseconds to read the weights once, to read them and half-filled caches, and to multiply."""
+    branches = 1 if config.sampling.cfg_scale == 1 else 2
+    weight_bytes = backbone.n_weights * backbone.dtype.itemsize
+    cache = n_rows * cache_bytes(backbone, config) / 2
+    flops = 2 * backbone.n_weights * n_rows * branches * config.decoder.window
+    read_per_s = machine.bytes_per_s
+    return 1e3 * weight_bytes / read_per_s, 1e3 * (weight_bytes + cache) / read_per_s, 1e3 * flops / machine.flops_per_s
+
+
+def _seconds(work: Callable[[], Any], device: torch.device) -> float:
+    synchronize(device)
+    started = perf_counter()
+    work()
+    synchronize(device)
+    return perf_counter() - started
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return the interquartile range."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4)
+    return high - low
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def best(points: Sequence[Point]) -> Point:
+    """Return the point with the most images a second; without that, with the most codes looked at a second."""
+    return max(points, key=lambda point: point.images_per_s or point.batch_size * point.window / point.step_ms / 1e6)

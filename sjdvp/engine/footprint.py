@@ -1,0 +1,39 @@
+"""How much memory decoding takes, computed from shapes: so that a batch can be chosen that fits."""
+
+import os
+
+import torch
+
+from sjdvp.config import RunConfig
+from sjdvp.decode.prior import make_prior
+from sjdvp.interfaces import Backbone
+
+_LAWS_IN_A_STEP = 8  # [W, V] tensors alive at once for each row, in float32: measured between 5 (ar) and 8 (coupled-vp)
+_SHARE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator
+
+
+def cache_bytes(backbone: Backbone, config: RunConfig) -> int:
+    """Return the bytes of keys and values of one image."""
+    one_slot = sum(layer.keys.nbytes + layer.values.nbytes for layer in backbone.new_cache(1, 1).row_layers)
+    branches = 1 if config.sampling.cfg_scale == 1 else 2
+    return one_slot * branches * (backbone.max_prompt + backbone.grid.length + config.decoder.window)
+
+
+def row_bytes(backbone: Backbone, config: RunConfig) -> int:
+    """Return the bytes that one image in flight takes: keys and values, its laws now and before, and what a step holds."""
+    n_past = make_prior(config.decoder.prior).n_laws
+    trail = max(config.decoder.window, backbone.grid.stride) if config.decoder.fresh == "above" else 0
+    law = 4 * backbone.n_codes
+    return cache_bytes(backbone, config) + law * (config.decoder.window * (1 + n_past + _LAWS_IN_A_STEP) + trail)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return how much memory is free now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def most_rows(backbone: Backbone, config: RunConfig) -> int:
+    """Return how many images fit beside what is loaded; at least 1."""
+    return max(1, int(_SHARE * free_bytes(backbone.device)) // row_bytes(backbone, config))

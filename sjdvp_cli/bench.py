@@ -1,0 +1,106 @@
+"""`sjdvp bench`: how fast this machine decodes."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sjdvp.config import RunConfig
+from sjdvp.errors import ConfigError
+from sjdvp_cli.options import Settings, option, takes_options
+from sjdvp_cli.tables import show_table
+
+if TYPE_CHECKING:
+    import torch
+
+    from sjdvp.bench import Point
+    from sjdvp.interfaces import Backbone
+
+_what = option("Measurement")
+_HEADINGS = (
+    "batch", "window", "step ms", "± ms", "forward ms", "step/forward", "weights ms", "memory ms", "arithmetic ms", "step/roof",
+    "codes/forward", "images/s", "MiB/row",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What is measured."""
+
+    batch_sizes: Annotated[str, _what("--batch-sizes", metavar="N,N,…", help="Images in flight; default 1,2,4,8.")] = "1,2,4,8"
+    windows: Annotated[str | None, _what("--windows", metavar="N,N,…", help="Default: the profile's.")] = None
+    steps: Annotated[int, _what("--steps", metavar="N", min=5, help="Steps timed at each point; default 20.")] = 20
+    random_weights: Annotated[
+        Literal["full", "tiny"] | None,
+        _what("--random-weights", help="No weights needed: the shape of the profile's model, or a tiny one with its grid."),
+    ] = None
+    as_json: Annotated[bool, _what("--json", help="No table, only the JSON object.")] = False
+
+
+@takes_options
+def command(measurement: Measurement, settings: Settings) -> int:
+    """Measure a decoding step: time, overhead, roofline; one JSON line last."""
+    config = settings.resolve().config
+    batch_sizes = read_numbers("--batch-sizes", measurement.batch_sizes)
+    windows = [config.decoder.window]
+    if measurement.windows is not None and config.decoder.preset != "ar":
+        windows = read_numbers("--windows", measurement.windows)
+
+    from sjdvp.bench import bench, best
+    from sjdvp.engine.calibration import keep
+
+    backbone = _open(config, measurement.random_weights)
+    trained = measurement.random_weights is None
+    points = list(bench(backbone, config, batch_sizes, windows, measurement.steps, trained=trained))
+    if trained:
+        for window in windows:
+            keep(backbone, config, window, best([point for point in points if point.window == window]).batch_size)
+    if not measurement.as_json:
+        show_table(_HEADINGS, map(_row, points))
+    chosen = best(points)
+    typer.echo(json.dumps({**dataclasses.asdict(chosen), "points": [dataclasses.asdict(point) for point in points]}))
+    return 0
+
+
+def read_numbers(flag: str, text: str) -> list[int]:
+    """Read `1,4,8`."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) <= 1024 for word in words):
+        raise ConfigError(f"{flag} must be numbers from 1 to 1024, found {text!r}", f"for example {flag} 1,4,8")
+    return [int(word) for word in words]
+
+
+def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> "Backbone":
+    from sjdvp.backbones import open_backbone
+    from sjdvp.backbones.stand_in import open_stand_in, shape_of, tiny
+    from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads
+    from sjdvp.engine.memory import weights_must_fit
+
+    device: torch.device = pick_device(config.run.device)
+    dtype = pick_dtype(config.model.dtype, device)
+    with weights_must_fit(device):
+        if random_weights is None:
+            backbone = open_backbone(config.model, device, dtype)
+        else:
+            shape = shape_of(config.profile)
+            backbone = open_stand_in(tiny(shape) if random_weights == "tiny" else shape, config, device, dtype)
+    use_few_threads(backbone)
+    return backbone
+
+
+def _row(point: "Point") -> tuple[str, ...]:
+    times = (point.step_ms, point.step_iqr_ms, point.forward_ms)
+    roof = (point.weights_read_ms, point.memory_ms, point.arithmetic_ms)
+    return (
+        str(point.batch_size),
+        str(point.window),
+        *(f"{value:.1f}" for value in times),
+        f"{point.step_over_forward:.2f}",
+        *(f"{value:.1f}" for value in roof),
+        f"{point.step_ms / point.roof_ms:.1f}",
+        "–" if point.tokens_per_nfe is None else f"{point.tokens_per_nfe:.2f}",
+        "–" if point.images_per_s is None else f"{point.images_per_s:.3f}",
+        f"{point.row_bytes / 2**20:.1f}",
+    )
