@@ -80,14 +80,37 @@ class Prompt:
 class Backbone(Protocol):
     """An autoregressive image model. It knows no drafter, verifier or scheduler; image position 0 follows the last prompt token."""
 
-    name: str
-    grid: "Grid"
-    n_codes: int
-    n_weights: int  # that every forward reads
-    max_prompt: int  # slots that a prompt branch may take
-    device: torch.device
-    dtype: torch.dtype
-    revision: str | None
+    @property
+    def name(self) -> str:
+        """What to call it in a log."""
+
+    @property
+    def grid(self) -> "Grid":
+        """The geometry of its pictures."""
+
+    @property
+    def n_codes(self) -> int:
+        """Image codes, V."""
+
+    @property
+    def n_weights(self) -> int:
+        """Weights that every forward reads."""
+
+    @property
+    def max_prompt(self) -> int:
+        """Slots that a prompt branch may take."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+
+    @property
+    def revision(self) -> str | None:
+        """The hub revision of its weights, if they came from there."""
 
     def prompt(self, text: str) -> Prompt:
         """Build both branches for a prompt text (template, tokenizer, special and size tokens, embeddings)."""

@@ -7,6 +7,7 @@ pictures. What is left out costs next to nothing (normalised queries, biases) or
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,11 +79,11 @@ def open_stand_in(shape: Shape, config: RunConfig, device: torch.device, dtype: 
     grid = Grid((model.height or 512) // shape.pixels_per_code, (model.width or 512) // shape.pixels_per_code, shape.row_end)
     settings = LlamaConfig(
         vocab_size=1, hidden_size=shape.hidden, intermediate_size=shape.feed_forward, num_hidden_layers=shape.n_layers,
-        num_attention_heads=shape.n_heads, num_key_value_heads=shape.n_kv_heads,
+        num_attention_heads=shape.n_heads, num_key_value_heads=shape.n_kv_heads, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     with torch.device("meta"):
-        decoder = LlamaModel(settings)
-    decoder = decoder.to(dtype).to_empty(device=device)
+        decoder: Any = LlamaModel(settings)
+    decoder = decoder.to_empty(device=device).to(dtype)
     noise = torch.Generator(device).manual_seed(0)
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)
