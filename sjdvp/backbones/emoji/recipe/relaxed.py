@@ -46,7 +46,7 @@ def draw(out: Path, sweep: str, options: argparse.Namespace) -> dict[str, Any]:
         command = [sys.executable, "-m", "sjdvp_cli", "diagnose", "--profile", "emoji", "--prompts", str(prompts.PROMPTS_FILE)]
         command += ["--decoders", f"ar,sjd,{decoders}", *(word for line in grid for word in ("--sweep", line)), "-o", str(out)]
         command += ["--limit", str(options.limit), "-n", str(evaluate.N_SEEDS), "--seed", str(evaluate.SEED)]
-        command += ["--window", options.window, "--batch-size", "4"]
+        command += ["--window", options.window, "--batch-size", "1"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     findings: dict[str, Any] = json.loads(found.read_text("utf-8"))
     return findings
