@@ -27,7 +27,7 @@ def large(tmp_path_factory):
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
 def test_large_page(tab, large, width, dark):
     assert large.stat().st_size <= 15_000_000
-    assert any(_opens_quickly(tab, large, width, dark) for _ in range(3))  # a busy machine may be slow once
+    assert any(_opens_quickly(tab, large, width, dark) for _ in range(3))
     assert tab.complaints == []
     assert {url.partition(":")[0] for url in tab.requested} <= {"file", "data"}
     assert [url for url in tab.requested if url.startswith("file:")][-1] == large.as_uri()
@@ -38,8 +38,12 @@ def test_large_page(tab, large, width, dark):
 
 
 def _opens_quickly(tab, page, width, dark) -> bool:
+    """First paint within 2 s, on a machine that paints a single word within 0.1 s; on a busier one, as much later as that is."""
+    tab.open("data:text/html,word", width, dark=dark)
+    slowness = max(1, tab.first_paint_ms() / 100)
+    tab.requested.clear()
     tab.open(page.as_uri(), width, dark=dark)
-    return tab.first_paint_ms() < 2000
+    return tab.first_paint_ms() < 2000 * slowness
 
 
 def test_pictures_are_shown_once_they_come_into_view(tab, large):
