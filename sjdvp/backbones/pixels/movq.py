@@ -16,9 +16,8 @@ from transformers.models.emu3.modeling_emu3 import Emu3VQVAEConv3d, Emu3VQVAEDec
 
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict
 from sjdvp.backbones.pixels.codebook import Codebook
+from sjdvp.backbones.pixels.taming import UNUSED
 from sjdvp.errors import WeightsError
-
-_UNUSED = r"encoder\.|quant_conv\.|loss\."
 
 # Names in the layout of Emu3VQVAE -> names in the originals.
 _ORIGINAL = (
@@ -55,7 +54,7 @@ class MovqDecoder(nn.Module):
         with torch.device("meta"):
             decoder = cls(config, video=video)
         part = _original_part if original else Part
-        load_strict(decoder, stored, what, torch.float32, device, part if video else _image_part, ignore=_UNUSED)
+        load_strict(decoder, stored, what, torch.float32, device, part if video else _image_part, ignore=UNUSED)
         return decoder.eval().requires_grad_(False)
 
     def codebook(self) -> Tensor:

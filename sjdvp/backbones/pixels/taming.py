@@ -19,8 +19,8 @@ from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict
 from sjdvp.backbones.pixels.codebook import Codebook
 from sjdvp.errors import WeightsError
 
-# The encoder half, discriminator and counters, which decoding does not need.
-_UNUSED = r"encoder\.|quant_conv\.|loss\.|quantize\.codebook_used"
+# Whatever is not of the decoding half: encoder, losses, counters. Official loaders are not strict, so files hold what they like.
+UNUSED = r"(?!decoder\.|post_quant_conv\.|quantize\.embedding\.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TamingDecoder(nn.Module):
             decoder = cls(config, coarsest_attention=variant.coarsest_attention, unit_sphere=variant.unit_sphere)
         n_levels = len(config.channel_multiplier)
         load_strict(
-            decoder, stored, what, torch.float32, device, lambda name: Part(variant.stored_name(name, n_levels)), ignore=_UNUSED
+            decoder, stored, what, torch.float32, device, lambda name: Part(variant.stored_name(name, n_levels)), ignore=UNUSED
         )
         return decoder.eval().requires_grad_(False)
 
