@@ -11,7 +11,8 @@ from sjdvp.report.table import Line, fixed, gain_text, make_lines, percent
 from sjdvp.report.table import as_json as table_json
 
 _TIMES = ("step_ms", "latency_s", "speedup_time")  # of a watched decoder they mean nothing
-_BASES = ("ar", "sjd")  # what likelihoods are held against: the first of these that was watched
+# What likelihoods are held against: the first of these that was watched. The codes of `same-noise` are those of `ar`.
+_BASES = ("ar", "same-noise", "sjd")
 
 
 @dataclass(frozen=True, slots=True)

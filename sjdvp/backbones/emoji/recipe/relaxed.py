@@ -18,7 +18,7 @@ from typing import Any
 from sjdvp.backbones.emoji.recipe import evaluate, prompts
 from sjdvp.backbones.emoji.recipe.data import fetch, load_pictures, read_concepts
 
-# Decoders, and settings to vary. Each draws `ar` and `sjd` too, so that its figures stand on the same pictures.
+# Decoders, and settings to vary. Each draws `same-noise`, whose pictures are those of `ar`, and `sjd` too, to be held against.
 SWEEPS = {
     "chosen": ("lantern,lantern-vp,gsd,gsd-vp", ()),  # as the profile has them
     "varied": ("lantern,gsd", ("relax.scale=1,2,5", "relax.delta=0.5", "relax.distance=1", "relax.group=3,5,15")),
@@ -44,7 +44,8 @@ def draw(out: Path, sweep: str, options: argparse.Namespace) -> dict[str, Any]:
     if not found.exists():
         decoders, grid = SWEEPS[sweep]
         command = [sys.executable, "-m", "sjdvp_cli", "diagnose", "--profile", "emoji", "--prompts", str(prompts.PROMPTS_FILE)]
-        command += ["--decoders", f"ar,sjd,{decoders}", *(word for line in grid for word in ("--sweep", line)), "-o", str(out)]
+        command += ["--decoders", f"same-noise,sjd,{decoders}", "-o", str(out)]
+        command += [word for line in grid for word in ("--sweep", line)]
         command += ["--limit", str(options.limit), "-n", str(evaluate.N_SEEDS), "--seed", str(evaluate.SEED)]
         command += ["--window", options.window, "--batch-size", "1"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
