@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,6 +29,8 @@ from sjdvp.runs.shards import Selection, Shard, rank
 from sjdvp.runs.signals import stoppable
 from sjdvp.runs.source import PipeFeed, TaskSource, file_feed
 from sjdvp.runs.tally import Summary, Tally
+
+_FEW = 4  # images: the smallest batch that auto stands for
 
 OpenPainter = Callable[[RunConfig], AbstractContextManager[Painter]]
 
@@ -176,7 +178,7 @@ class _Run:
         """Draw what the source gives; the summary is told however it ends."""
         try:
             if source.has_work():
-                with open_painter(self.request.config) as painter, self._saving() as saving:
+                with open_painter(self._painter_config()) as painter, self._saving() as saving:
                     source.check = saving.check
                     for picture in self._until_too_many_fail(painter.paint(source)):
                         saving.put((source.claim(picture.job), picture))
@@ -185,6 +187,13 @@ class _Run:
             summary = self.tally.summary(time.perf_counter() - self._start)
             self.listen(RunFinished(summary.as_json()))
         return summary
+
+    def _painter_config(self) -> RunConfig:
+        """Return the settings with no more rows than images where those are few: an idle row costs as much as a busy one."""
+        config, todo = self.request.config, self.tally.requested - self.tally.skipped
+        if config.run.batch_size != "auto" or self.request.stdin is not None or todo >= _FEW:
+            return config
+        return replace(config, run=replace(config.run, batch_size=todo))
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[Background[tuple[Task, Picture]]]:

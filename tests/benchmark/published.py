@@ -22,7 +22,7 @@ class PublishedLoop:
     def start(self, prompt_RP: Tensor) -> None:
         """Read the prompt of both branches."""
         self.cache = DynamicCache(config=self.decoder.config)
-        self.decoder(input_ids=prompt_RP, past_key_values=self.cache, use_cache=True)
+        self.decoder(input_ids=prompt_RP, cache=self.cache, use_cache=True)
         self.last = prompt_RP[:1, -1:]
         self.drafts = torch.randint(self.codes.start, self.codes.stop, (1, self.window - 1))
         self.q = torch.full((self.window - 1, self.head.shape[0]), 1 / len(self.codes))
@@ -31,7 +31,7 @@ class PublishedLoop:
     def forward(self) -> Tensor:
         """Return the laws of the window [W, vocabulary]."""
         ids = torch.cat([self.last, self.drafts], 1).repeat(2, 1)
-        hidden = self.decoder(input_ids=ids, past_key_values=self.cache, use_cache=True).last_hidden_state
+        hidden = self.decoder(input_ids=ids, cache=self.cache, use_cache=True).last_hidden_state
         cond, uncond = torch.nn.functional.linear(hidden, self.head).float().chunk(2)
         logits = uncond + self.cfg_scale * (cond - uncond)
         outside = torch.ones(logits.shape[-1], dtype=torch.bool)
@@ -43,7 +43,6 @@ class PublishedLoop:
     @torch.inference_mode()
     def step(self) -> int:
         """Take one round; return how many codes it committed."""
-        before = self.cache.get_seq_length()
         p = self.forward()
         uniform = torch.rand(self.window - 1, p.shape[-1])
         stood = 0
@@ -62,7 +61,8 @@ class PublishedLoop:
             law = rest / rest.sum() if float(rest.sum()) > 0 else law
             self.reads += 1
         self.last = torch.multinomial(law, 1)[None]
-        self.cache.crop(before + stood + 1)
+        if stood + 1 < self.window:
+            self.cache.crop(stood + 1 - self.window)
         tail = torch.multinomial(p[stood + 1 :], 1).T if stood < self.window - 1 else self.drafts[:, :0]
         fresh = torch.randint(self.codes.start, self.codes.stop, (1, self.window - 1 - tail.shape[1]))
         self.drafts = torch.cat([tail, fresh], 1)

@@ -1,0 +1,93 @@
+"""The measurement of speed: keys and sums, models without weights, the remembered batch, memory computed."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sjdvp.backbones.stand_in import SHAPES, open_stand_in, shape_of, tiny
+from sjdvp.bench import bench, best
+from sjdvp.engine.calibration import keep, kept
+from sjdvp.engine.devices import pick_batch_size
+from sjdvp.engine.engine import Engine
+from sjdvp.engine.footprint import cache_bytes, most_rows
+from sjdvp.errors import ConfigError
+from sjdvp.profiles import list_profiles, resolve
+from sjdvp_cli.bench import read_numbers
+
+CPU = torch.device("cpu")
+PROMISED = {
+    "profile", "batch_size", "window", "step_ms", "forward_ms", "step_over_forward", "weights_read_ms", "images_per_s", "device",
+    "dtype", "threads",
+}  # fmt: skip
+
+
+def stand_in(decoder="sjd", window=4):
+    config = resolve("emoji", {"decoder.preset": decoder, "decoder.window": str(window)}).config
+    return open_stand_in(tiny(shape_of("emoji")), config, CPU, torch.float32), config
+
+
+def test_every_profile_has_a_shape():
+    assert all(shape_of(profile.name) in SHAPES.values() for profile in list_profiles({}))
+    with pytest.raises(ConfigError, match="not known"):
+        shape_of("unheard-of")
+
+
+def test_points_add_up():
+    backbone, config = stand_in()
+    points = list(bench(backbone, config, [1, 2], [2, 4], 5, trained=True))
+    assert [(p.batch_size, p.window) for p in points] == [(1, 2), (1, 4), (2, 2), (2, 4)]
+    for point in points:
+        assert point.step_ms > 0 and point.step_over_forward == pytest.approx(point.step_ms / point.forward_ms)
+        assert point.tokens_per_nfe is not None and 1 <= point.tokens_per_nfe <= point.window
+        assert point.roof_ms == max(point.memory_ms, point.arithmetic_ms)
+    assert best(points).images_per_s == max(p.images_per_s or 0 for p in points)
+
+
+def test_the_command_needs_no_weights_and_ends_with_json(sjdvp_line):
+    out = sjdvp_line("bench", "-p", "emoji", "--random-weights", "tiny", "--batch-sizes", "1", "--windows", "4", "--steps", "5")
+    table, last = out.rstrip("\n").split("\n")
+    found = json.loads(last)
+    assert found.keys() >= PROMISED and found["images_per_s"] is None
+    assert table.startswith("1\t4\t")
+
+
+@pytest.fixture
+def sjdvp_line(capsys, monkeypatch, tmp_path):
+    from sjdvp_cli.app import run
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def call(*arguments):
+        assert run(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_numbers_of_a_flag():
+    assert read_numbers("--windows", "1, 16") == [1, 16]
+    for text in ("", "0", "a", "1,-2", "9999"):
+        with pytest.raises(ConfigError, match="--windows"):
+            read_numbers("--windows", text)
+
+
+def test_the_best_batch_is_remembered_and_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    backbone, config = stand_in()
+    assert kept(backbone, config) is None and pick_batch_size(config, backbone) == 4
+    keep(backbone, config, config.decoder.window, 7)
+    assert pick_batch_size(config, backbone) == 7
+    other = replace(config, decoder=replace(config.decoder, window=5))
+    assert pick_batch_size(other, backbone) == 4
+    assert pick_batch_size(replace(config, run=replace(config.run, batch_size=3)), backbone) == 3
+
+
+@pytest.mark.parametrize("decoder", ["ar", "coupled-vp"])
+def test_memory_is_computed_as_it_is_allocated(decoder):
+    backbone, config = stand_in(decoder, 1 if decoder == "ar" else 4)
+    engine = Engine(backbone, config, 1)
+    allocated = sum(layer.keys.nbytes + layer.values.nbytes for layer in engine.forward._cache.row_layers)
+    assert cache_bytes(backbone, config) <= allocated <= 1.02 * cache_bytes(backbone, config)
+    assert most_rows(backbone, config) > 1
