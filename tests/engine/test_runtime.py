@@ -32,6 +32,7 @@ def backbone(folder):
     return load(folder, CPU, torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("decoder", ["coupled"])
 def test_the_compiled_step_draws_the_same_pictures(backbone, decoder):
