@@ -8,7 +8,7 @@ from sjdvp.config import RunConfig
 from sjdvp.decode.prior import make_prior
 from sjdvp.interfaces import Backbone
 
-_LAWS_IN_A_STEP = 8  # [W, V] tensors alive at once for each row, in float32: measured between 5 (ar) and 8 (coupled-vp)
+_LAWS_IN_A_STEP = 8  # [W, V] tensors alive at once for each row, in float32: a generous estimate
 _SHARE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator
 
 
