@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from sjdvp.backbones.emoji.recipe import evaluate, export, prompts
 from sjdvp.backbones.emoji.recipe.batches import Source
@@ -75,7 +76,7 @@ def show(work: Path, model: Path, run: Path | None) -> int:
         evaluate.draw(run, model)
     drawn = evaluate.load_run(run, asks)
     figures, rows = evaluate.score(drawn, asks, pictures)
-    evaluate.sheet(drawn[:128, 0]).save(work / "samples.png", optimize=True)
+    evaluate.sheet(drawn[:96, 0]).quantize(256, dither=Image.Dither.NONE).save(work / "samples.png", optimize=True)
     (work / "figures.json").write_text(json.dumps(asdict(figures), indent=2) + "\n", "utf-8")
     sys.stdout.write(evaluate.report(figures, rows, source.names) + "\n")
     return 0 if figures.passed() else 1

@@ -33,8 +33,8 @@ from sjdvp.backbones.emoji.recipe.muon import Muon
 class Plan:
     """How long and how hard to train."""
 
-    budget_s: float = 5100.0
-    batch: int = 32
+    budget_s: float = 5900.0
+    batch: int = 16
     micro: int = 8
     workers: int = 2
     compile: bool = True
