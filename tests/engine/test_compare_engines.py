@@ -1,0 +1,44 @@
+"""A comparison through the real engine, on a tiny model: every decoder, twice."""
+
+from sjdvp.compare import Request, compare, plan_lanes
+from sjdvp.engine.several import open_engines
+from sjdvp.events import ignore
+from sjdvp.presets import PRESETS
+from sjdvp.profiles import resolve
+from sjdvp.report.fair import require_fair
+from sjdvp.report.load import load_runs
+from sjdvp.report.pairs import same_tokens
+from sjdvp.runs.prompts import inline_prompts
+from sjdvp.runs.shards import Selection
+from tests.engine.tiny import save_tiny_model
+
+FIXED = {"model.width": None, "model.height": None, "decoder.window": 6, "run.seed": 1, "run.batch_size": 1, "run.device": "cpu"}
+
+
+def test_all_decoders_twice(tmp_path):
+    model = str(save_tiny_model(tmp_path / "model"))
+    names = [name for name in PRESETS if name != "best"]
+    lanes = plan_lanes(names, {}, lambda more: resolve("emoji", {**FIXED, "model.path": model, **more}, {}))
+    prompts = inline_prompts(["red dog", "a blue cat", "dog"])
+    once, again = (
+        compared(Request(lanes, tmp_path / out, prompts, Selection(None, None)))
+        for out in ("once", "again")
+    )  # fmt: skip
+    assert [run.name for run in once] == names
+    require_fair(once)
+    for run, other in zip(once, again, strict=True):
+        assert [row["nfe"] for row in run.rows.values()] == [row["nfe"] for row in other.rows.values()]
+        assert same_tokens(run, other) == 1
+        assert not any(row["warmup"] for row in run.rows.values())
+    plain = once[names.index("ar")]
+    assert {name for name, run in zip(names, once, strict=True) if same_tokens(plain, run) == 1} >= {
+        "ar",
+        "same-noise",
+        "same-noise-vp",
+    }
+
+
+def compared(request):
+    summary = compare(request, open_engines, ignore)
+    assert (summary.failed, summary.exit_code) == (0, 0)
+    return load_runs([request.out / lane.name for lane in request.lanes])
