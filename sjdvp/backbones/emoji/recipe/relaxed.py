@@ -21,7 +21,7 @@ from sjdvp.backbones.emoji.recipe.data import fetch, load_pictures, read_concept
 # Decoders, and settings to vary. Each draws `same-noise`, whose pictures are those of `ar`, and `sjd` too, to be held against.
 SWEEPS = {
     "chosen": ("lantern,lantern-vp,gsd,gsd-vp", ()),  # as the profile has them
-    "varied": ("lantern,gsd", ("relax.scale=1,2,5", "relax.delta=0.5", "relax.distance=1", "relax.group=3,5,15")),
+    "varied": ("lantern,gsd", ("relax.scale=1,2,5", "relax.delta=0.5", "relax.distance=0.7", "relax.group=3,5,15")),
     "lantern-as-published": ("lantern", ("relax.scale=0", "relax.delta=0.1")),
     "gsd-as-published": ("gsd", ("relax.group=15", "relax.delta=0.15", "relax.distance=0.5")),
 }
