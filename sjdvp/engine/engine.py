@@ -24,7 +24,7 @@ from sjdvp.engine.metrics import Seat, decoding_stats, peak_memory, synchronize,
 from sjdvp.engine.neighbours import cached_neighbours
 from sjdvp.engine.runtime import make_step, pick_mode
 from sjdvp.engine.scheduler import Rows, arrivals
-from sjdvp.errors import ImageError
+from sjdvp.errors import ImageError, PromptError
 from sjdvp.interfaces import Backbone
 from sjdvp.jobs import Job, JobSource, Picture
 
@@ -90,7 +90,10 @@ class Engine:
     def _seat(self, row: int, job: Job) -> _Ended | None:
         """Start a job in a row; return its failure if it cannot start."""
         seat = Seat(job, warmup=not self._warm)
-        prompt = self.backbone.prompt(job.prompt)
+        try:
+            prompt = self.backbone.prompt(job.prompt)
+        except PromptError as refused:  # a class that does not exist, say
+            return self._ended(seat, None, ImageError(str(refused), refused.hint))
         seat.prompt_tokens, seat.truncated = prompt.n_tokens, prompt.truncated
         if prompt.truncated and self.config.run.on_long_prompt == "error":
             error = ImageError(

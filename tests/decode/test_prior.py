@@ -1,5 +1,6 @@
 """Verification prediction against a slow version written from its formula, and its bookkeeping."""
 
+import itertools
 import math
 
 import pytest
@@ -40,7 +41,7 @@ def slow(p, past, age, c, rule):
 
 def growth(now, seen, weights, c):
     path = [now, *seen[: c.rises]]
-    rose = len(path) == c.rises + 1 and all(a > b for a, b in zip(path, path[1:], strict=False))
+    rose = len(path) == c.rises + 1 and all(a > b for a, b in itertools.pairwise(path))
     if not rose:
         return 0.0
     mean = sum(w * s for w, s in zip(weights, seen, strict=True)) / sum(weights)

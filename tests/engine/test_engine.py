@@ -11,6 +11,7 @@ from sjdvp.config import RunConfig, RunSettings, SamplingConfig, from_table
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.forward import Forward
 from sjdvp.engine.scheduler import Rows, arrivals
+from sjdvp.errors import PromptError
 from sjdvp.jobs import Job
 from sjdvp.presets import PRESETS
 from tests.engine.tiny import save_tiny_model
@@ -131,6 +132,17 @@ def test_a_long_prompt_is_cut_and_said_or_refused(backbone):
     refused = paint(backbone, strict, 2)
     assert [p.error is not None for p in refused] == [len(prompt.split()) > 6 for prompt in PROMPTS]
     assert all(set(p.stats) == set(cut[0].stats) for p in refused)
+
+
+def test_a_prompt_that_the_backbone_refuses_fails_alone(backbone):
+    def strict(text):
+        if text == "cat":
+            raise PromptError("no cats", "ask for a dog")
+        return backbone.prompt(text)
+
+    pictures = paint(replace(backbone, prompt=strict), settings(), 2)
+    assert [p.error is not None for p in pictures] == [prompt == "cat" for prompt in PROMPTS]
+    assert next(p.error for p in pictures if p.error) == {"type": "ImageError", "message": "no cats", "hint": "ask for a dog"}
 
 
 def test_jobs_that_arrive_late_are_drawn_the_same(backbone):
