@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sjdvp.backbones.emoji.recipe import checkpoint
 from sjdvp.backbones.emoji.recipe.batches import GRID, N_OFFSETS, Source
 from sjdvp.backbones.emoji.recipe.codes import N_PATCH_CODES, PATCH
 from sjdvp.backbones.emoji.recipe.data import COLOURS, IMAGE_SIDE, PALETTE, Floats
@@ -98,7 +99,7 @@ class PixelTrainer:
         self.step, self.spent_s = 0, 0.0
         self.checkpoint = folder / "pixels.pt"
         if self.checkpoint.exists():
-            self._resume()
+            self.step, self.spent_s = checkpoint.resume(self.checkpoint, self._networks(), self.optimisers)
 
     def run(self, max_steps: int | None = None) -> None:
         """Train until the budget is spent, saving as it goes."""
@@ -145,24 +146,9 @@ class PixelTrainer:
         for mean, p in zip(self.average.parameters(), self.pixels.parameters(), strict=True):
             mean.lerp_(p, 1 - keep)
 
-    def save(self) -> None:
-        """Write the checkpoint beside its name, then rename it."""
-        state = {
-            "pixels": self.pixels.state_dict(),
-            "average": self.average.state_dict(),
-            "optimisers": [o.state_dict() for o in self.optimisers],
-            "step": self.step,
-            "spent_s": self.spent_s,
-        }
-        partial = self.checkpoint.with_suffix(".tmp")
-        torch.save(state, partial)
-        partial.replace(self.checkpoint)
+    def _networks(self) -> dict[str, nn.Module]:
+        return {"pixels": self.pixels, "average": self.average}
 
-    def _resume(self) -> None:
-        """Take everything up again from the checkpoint."""
-        state = torch.load(self.checkpoint, weights_only=True)
-        self.pixels.load_state_dict(state["pixels"])
-        self.average.load_state_dict(state["average"])
-        for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(kept)
-        self.step, self.spent_s = state["step"], state["spent_s"]
+    def save(self) -> None:
+        """Write the checkpoint."""
+        checkpoint.save(self.checkpoint, self._networks(), self.optimisers, step=self.step, spent_s=self.spent_s)

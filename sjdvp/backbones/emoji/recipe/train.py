@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
+from sjdvp.backbones.emoji.recipe import checkpoint
 from sjdvp.backbones.emoji.recipe.batches import N_PLACES, Batch, Source
 from sjdvp.backbones.emoji.recipe.captions import PAD
 from sjdvp.backbones.emoji.recipe.muon import Muon
@@ -162,7 +163,7 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         self.checkpoint = folder / "trunk.pt"
         if self.checkpoint.exists():
-            self._resume()
+            self.step, self.spent_s = checkpoint.resume(self.checkpoint, self._networks(), self.optimisers)
         self.workers = Workers(trunk, source.n_codes, plan)
 
     @property
@@ -221,27 +222,12 @@ class Trainer:
         with (self.folder / "train.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(row) + "\n")
 
-    def save(self) -> None:
-        """Write the checkpoint beside its name, then rename it."""
-        state: dict[str, Any] = {
-            "trunk": self.trunk.state_dict(),
-            "average": self.average.state_dict(),
-            "optimisers": [o.state_dict() for o in self.optimisers],
-            "step": self.step,
-            "spent_s": self.spent_s,
-        }
-        unfinished = self.checkpoint.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        unfinished.replace(self.checkpoint)
+    def _networks(self) -> dict[str, nn.Module]:
+        return {"trunk": self.trunk, "average": self.average}
 
-    def _resume(self) -> None:
-        """Take everything up again from the checkpoint."""
-        state = torch.load(self.checkpoint, weights_only=True)
-        self.trunk.load_state_dict(state["trunk"])
-        self.average.load_state_dict(state["average"])
-        for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(kept)
-        self.step, self.spent_s = state["step"], state["spent_s"]
+    def save(self) -> None:
+        """Write the checkpoint."""
+        checkpoint.save(self.checkpoint, self._networks(), self.optimisers, step=self.step, spent_s=self.spent_s)
 
 
 def split_parameters(trunk: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
