@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from sjdvp.backbones.emoji.recipe.batches import N_OFFSETS
-from sjdvp.backbones.emoji.recipe.codes import PATCH
+from sjdvp.backbones.emoji.recipe.batches import GRID
+from sjdvp.backbones.emoji.recipe.codes import OBJECT_PATCHES, PATCH
 from sjdvp.backbones.emoji.recipe.data import COLOURS, PALETTE, Floats
 from sjdvp.backbones.emoji.recipe.prompts import PROMPTS_FILE, Ask
 from sjdvp.runs.journal import finished, read_log
@@ -86,7 +86,8 @@ def nearest_concepts(pictures_N: NDArray[np.uint8], colour: int, concepts: Float
     objects = _halved(concepts)
     want_CD = (objects[..., :3] - objects[..., 3:] * back).reshape(len(objects), -1)
     side, step = objects.shape[1], PATCH // 2
-    corners = [(step * top, step * left) for top in range(N_OFFSETS) for left in range(N_OFFSETS)]
+    offsets = range(GRID - OBJECT_PATCHES + 1)
+    corners = [(step * top, step * left) for top in offsets for left in offsets]
     windows_NPD = np.stack([got[:, y : y + side, x : x + side].reshape(len(got), -1) for y, x in corners], axis=1)
     distance_NPC = np.square(want_CD).sum(1) - 2 * windows_NPD @ want_CD.T
     return distance_NPC.min(1).argmin(1)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sjdvp.backbones.emoji.recipe import checkpoint
-from sjdvp.backbones.emoji.recipe.batches import GRID, N_OFFSETS, Source
+from sjdvp.backbones.emoji.recipe.batches import GRID, Source, spot
 from sjdvp.backbones.emoji.recipe.codes import N_PATCH_CODES, PATCH
 from sjdvp.backbones.emoji.recipe.data import COLOURS, IMAGE_SIDE, PALETTE, Floats
 from sjdvp.backbones.emoji.recipe.muon import Muon
@@ -79,7 +79,7 @@ def example(source: Source, pictures: Floats, rng: np.random.Generator) -> tuple
     """Textured codes [16, 16] of a trained pair and the picture they stand for."""
     concept = int(rng.integers(len(source.names)))
     colour = source.colour(concept, rng)
-    top, left = (int(v) for v in rng.integers(N_OFFSETS, size=2))
+    top, left = spot(rng)
     return source.drawn(concept, colour, top, left, rng), paste(pictures[concept], top, left, colour)
 
 

@@ -89,13 +89,11 @@ class Workers:
     def __init__(self, trunk: LlamaForCausalLM, n_codes: int, plan: Plan) -> None:
         self.n_codes, self.plan = n_codes, plan
         self.replicas = [trunk, *(share_weights(trunk) for _ in range(plan.workers - 1))]
-        self.compiled: Callable[..., Tensor] | None = torch.compile(loss_of) if plan.compile else None
+        self.loss_of: Callable[..., Tensor] = torch.compile(loss_of, dynamic=False) if plan.compile else loss_of
 
     def gradients(self, batch: Batch) -> float:
         """Fill the first replica's gradients with the mean over the batch; return the loss."""
         pieces = batch.pieces(self.plan.micro)
-        sparse = batch.place_BK.shape[1] == self.plan.sparse
-        loss_fn = self.compiled if sparse and self.compiled else loss_of
         n_pieces, lock, losses = len(pieces), threading.Lock(), []
 
         def work(replica: LlamaForCausalLM) -> None:
@@ -104,7 +102,7 @@ class Workers:
                     if not pieces:
                         return
                     piece = pieces.pop()
-                loss = loss_fn(replica, self.n_codes, *piece)
+                loss = self.loss_of(replica, self.n_codes, *piece)
                 (loss / n_pieces).backward()
                 losses.append(loss.item())
 
@@ -113,11 +111,9 @@ class Workers:
         return sum(losses) / n_pieces
 
     def warm_up(self, batch: Batch) -> None:
-        """Compile for sparse batches before the threads start; the few dense ones run as they are."""
-        if self.compiled is None:
-            return
+        """Compile for this batch's shape before the threads start."""
         for replica in self.replicas:
-            self.compiled(replica, self.n_codes, *batch.pieces(self.plan.micro)[0]).backward()
+            self.loss_of(replica, self.n_codes, *batch.pieces(self.plan.micro)[0]).backward()
             replica.zero_grad(set_to_none=True)
 
     def _gather(self) -> None:
@@ -178,7 +174,8 @@ class Trainer:
 
     def run(self, max_steps: int | None = None) -> None:
         """Train until the budget is spent (or a number of steps is done), saving as it goes."""
-        self.workers.warm_up(self.source.batch(0, self.plan.batch, 0.0, self.plan.sparse))
+        for n_kept in (self.plan.sparse, N_PLACES):
+            self.workers.warm_up(self.source.batch(0, self.plan.batch, 0.0, n_kept))
         last_save = time.monotonic()
         while self.progress < 1 and (max_steps is None or self.step < max_steps):
             self.one_step()
