@@ -5,7 +5,7 @@ A step and the bare forward of the same shapes are timed in turns, on images tha
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from time import perf_counter
 from typing import Any
@@ -18,9 +18,10 @@ from sjdvp.decode.step import admit, window_input
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.footprint import cache_bytes, row_bytes
 from sjdvp.engine.metrics import synchronize
+from sjdvp.errors import PromptError
 from sjdvp.interfaces import Backbone
 
-PROMPT = "a red apple"
+PROMPT, CLASS = "a red apple", "207"
 _WARMUP = 2
 _COPY_BYTES = 2**28
 
@@ -76,8 +77,7 @@ def bench(
     """Measure every pair of batch size and window; `trained` says whether what the weights accept means anything."""
     machine = measure_machine(backbone.device, backbone.dtype)
     for n_rows, window in product(batch_sizes, windows):
-        decoder = replace(config.decoder, window=window)
-        yield _measure(backbone, replace(config, decoder=decoder), n_rows, steps, machine, trained=trained)
+        yield _measure(backbone, config.with_window(window), n_rows, steps, machine, trained=trained)
 
 
 @torch.inference_mode()
@@ -95,7 +95,7 @@ def _measure(backbone: Backbone, config: RunConfig, n_rows: int, steps: int, mac
         decoder=config.decoder.preset,
         lossless=config.decoder.lossless,
         batch_size=n_rows,
-        window=config.decoder.window,
+        window=config.decoder.width,
         step_ms=1e3 * step,
         step_iqr_ms=1e3 * _spread(step_s),
         forward_ms=1e3 * statistics.median(forward_s),
@@ -115,7 +115,10 @@ def _measure(backbone: Backbone, config: RunConfig, n_rows: int, steps: int, mac
 
 
 def _seat_all(engine: Engine) -> None:
-    prompt = engine.backbone.prompt(PROMPT)
+    try:
+        prompt = engine.backbone.prompt(PROMPT)
+    except PromptError:  # a model of classes
+        prompt = engine.backbone.prompt(CLASS)
     for row in range(engine.n_rows):
         logits_1V = engine.forward.prefill(row, prompt)
         admit(engine.decoder, engine.state, [row], logits_1V, rng.keys([row], engine.backbone.device))
@@ -146,7 +149,7 @@ def _roof(backbone: Backbone, config: RunConfig, n_rows: int, machine: Machine) 
     branches = 1 if config.sampling.cfg_scale == 1 else 2
     weight_bytes = backbone.n_weights * backbone.dtype.itemsize
     cache = n_rows * cache_bytes(backbone, config) / 2
-    flops = 2 * backbone.n_weights * n_rows * branches * config.decoder.window
+    flops = 2 * backbone.n_weights * n_rows * branches * config.decoder.width
     read_per_s = machine.bytes_per_s
     return 1e3 * weight_bytes / read_per_s, 1e3 * (weight_bytes + cache) / read_per_s, 1e3 * flops / machine.flops_per_s
 

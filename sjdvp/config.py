@@ -104,7 +104,7 @@ class DecoderConfig:
     """One decoder: a named preset of drafter, prior, verifier and fresh rule (see sjdvp.presets), and its window."""
 
     preset: str = "best"
-    window: int = 16  # the last committed token and window-1 drafts
+    window: int | Literal["auto"] = 16  # the last committed token and window-1 drafts; auto: what is fastest here, see `width`
     drafter: Drafter = "independent"
     verifier: VerifierKind = "exact"
     fresh: FreshRule = "uniform"
@@ -112,7 +112,14 @@ class DecoderConfig:
     relax: RelaxConfig = field(default_factory=RelaxConfig)
 
     def __post_init__(self) -> None:
-        _require(1 <= self.window <= 1024, "decoder.window", self.window, "between 1 and 1024")
+        _require(self.window == "auto" or 1 <= self.window <= 1024, "decoder.window", self.window, "auto, or between 1 and 1024")
+
+    @property
+    def width(self) -> int:
+        """The window as a number. It shapes pixels, so `auto` becomes a number when a run folder is begun, and not later."""
+        if self.window == "auto":
+            raise ConfigError("decoder.window auto is for `sjdvp generate` alone", "give a number", "decoder.window")
+        return self.window
 
     @property
     def lossless(self) -> bool:
@@ -150,6 +157,10 @@ class RunConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     run: RunSettings = field(default_factory=RunSettings)
+
+    def with_window(self, window: int) -> "RunConfig":
+        """Return these settings with another window."""
+        return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, window=window))
 
     def pixel_settings(self) -> dict[str, Any]:
         """Return the canonical form of all that shapes pixels, apart from the seed and the prompts: plain JSON values."""

@@ -15,7 +15,7 @@ from sjdvp.errors import ConfigError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted, one_at_a_time
 from sjdvp.jobs import Painter, Picture
 from sjdvp.runs.background import Background
-from sjdvp.runs.folder import RunInfo, Wanted, check_fits, open_folder
+from sjdvp.runs.folder import PickWindow, RunInfo, Wanted, check_fits, given_window, open_folder, settled
 from sjdvp.runs.journal import finished, read_log
 from sjdvp.runs.jsonl import Appender
 from sjdvp.runs.layout import log_path
@@ -85,12 +85,13 @@ def preview(request: Request) -> Preview:
     return Preview(counts.total(), counts["finished"], seed, prompts.format, prompts.skipped, prompts.duplicates)
 
 
-def generate(request: Request, open_painter: OpenPainter, listen: Listener) -> Summary:
+def generate(request: Request, open_painter: OpenPainter, listen: Listener, pick_window: PickWindow = given_window) -> Summary:
     """Draw every requested image that is not on disk yet.
 
     `open_painter` is called once, after all checks, and only when there is something to draw; a plain Painter fits through
-    `contextlib.nullcontext`. `listen` hears RunStarted, Notes, one ImageFinished an image (from another thread, never two calls
-    at a time) and RunFinished, which comes also when the run ends by an error or a signal.
+    `contextlib.nullcontext`. `pick_window` is asked when a new folder is to have the window `auto`. `listen` hears RunStarted,
+    Notes, one ImageFinished an image (from another thread, never two calls at a time) and RunFinished, which comes also when the run
+    ends by an error or a signal.
 
     Raises PromptError, ConfigError, FolderError before generation; StorageError when the disk refuses a write; Interrupted after
     SIGINT or SIGTERM (pictures that were complete are saved); PromptError also later, for a pipe with a bad line.
@@ -99,7 +100,8 @@ def generate(request: Request, open_painter: OpenPainter, listen: Listener) -> S
     with stoppable(), contextlib.ExitStack() as held:
         prompts, _ = _examine(request)
         wanted = Wanted(request.config.run.num_images_per_prompt, request.selection)
-        info = open_folder(request.out, request.config, wanted, prompts, request.argv)
+        info = open_folder(request.out, request.config, wanted, prompts, request.argv, pick_window)
+        request = replace(request, config=settled(request.config, info.window))
         remove_leftovers(request.out)
         stale = held.enter_context(shard_lock(request.out, request.shard))
         run = _Run(request, info, listen)

@@ -44,23 +44,21 @@ def command(measurement: Measurement, settings: Settings) -> int:
     """Measure a decoding step: time, overhead, roofline; one JSON line last."""
     config = settings.resolve().config
     batch_sizes = read_numbers("--batch-sizes", measurement.batch_sizes)
-    windows = [config.decoder.window]
-    if measurement.windows is not None and config.decoder.preset != "ar":
-        windows = read_numbers("--windows", measurement.windows)
+    chosen = measurement.windows is not None and config.decoder.preset != "ar"
+    windows = read_numbers("--windows", str(measurement.windows)) if chosen else [config.decoder.width]
 
     from sjdvp.bench import bench, best
-    from sjdvp.engine.calibration import keep
+    from sjdvp.calibrate import remember
 
     backbone = _open(config, measurement.random_weights)
     trained = measurement.random_weights is None
     points = list(bench(backbone, config, batch_sizes, windows, measurement.steps, trained=trained))
     if trained:
-        for window in windows:
-            keep(backbone, config, window, best([point for point in points if point.window == window]).batch_size)
+        remember(config, backbone.device, points)
     if not measurement.as_json:
         show_table(_HEADINGS, map(_row, points))
-    chosen = best(points)
-    typer.echo(json.dumps({**dataclasses.asdict(chosen), "points": [dataclasses.asdict(point) for point in points]}))
+    fastest = best(points)
+    typer.echo(json.dumps({**dataclasses.asdict(fastest), "points": [dataclasses.asdict(point) for point in points]}))
     return 0
 
 

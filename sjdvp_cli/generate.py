@@ -136,7 +136,7 @@ def _draw(request: "Request", processes: Processes, lines: Listener, output: Out
 
         painter = processes.painter(open_painter, lambda message: listen(Note("warning", message)))
         try:
-            code = generate(request, painter, listen).exit_code
+            code = generate(request, painter, listen, pick_window).exit_code
         except SjdvpError as error:
             if tally.summary is None and not isinstance(error, Interrupted):
                 raise
@@ -162,6 +162,13 @@ def _put_back() -> None:
             requeue(job)
         except SlurmError as error:
             typer.echo(f"sjdvp: warning: {error}; send the job again to resume", err=True)
+
+
+def pick_window(config: RunConfig) -> int:
+    """Settle `window: auto`; torch is imported here and not before."""
+    from sjdvp.calibrate import pick_window
+
+    return pick_window(config, lambda message: typer.echo(f"sjdvp: {message}", err=True))
 
 
 def open_painter(config: RunConfig) -> AbstractContextManager[Painter]:

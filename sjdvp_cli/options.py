@@ -106,7 +106,7 @@ class Settings:
     top_k: Annotated[str | None, _sampling("--top-k", metavar="N", help="Draw among the N likeliest codes; 0: all.")] = None
     top_p: Annotated[str | None, _sampling("--top-p", metavar="NUMBER", help="Draw among this share of probability.")] = None
     decoder: Annotated[str | None, _decoding("--decoder", metavar="NAME", help=f"One of {', '.join(PRESETS)}.")] = None
-    window: Annotated[str | None, _decoding("--window", metavar="N", help="Codes looked at in one forward.")] = None
+    window: Annotated[str | None, _decoding("--window", metavar="N|auto", help="Codes looked at in one forward.")] = None
     seed: Annotated[str | None, _running("--seed", metavar="N", help="Drawn once and stored when not given.")] = None
     num_images: Annotated[str | None, _running(*_COPIES, metavar="N", help="Images for each prompt.")] = None
     batch_size: Annotated[str | None, _running("--batch-size", metavar="N|auto", help="Images in flight at once.")] = None

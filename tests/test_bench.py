@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sjdvp import calibrate
 from sjdvp.backbones.stand_in import SHAPES, open_stand_in, shape_of, tiny
 from sjdvp.bench import bench, best
-from sjdvp.engine.calibration import keep, kept
+from sjdvp.engine.calibration import Choice, keep, kept
 from sjdvp.engine.devices import pick_batch_size
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.footprint import cache_bytes, most_rows
@@ -76,12 +77,57 @@ def test_numbers_of_a_flag():
 def test_the_best_batch_is_remembered_and_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backbone, config = stand_in()
-    assert kept(backbone, config) is None and pick_batch_size(config, backbone) == 4
-    keep(backbone, config, config.decoder.window, 7)
+    assert kept(config, CPU) is None and pick_batch_size(config, backbone) == 4
+    keep(config, CPU, Choice(config.decoder.width, 7))
     assert pick_batch_size(config, backbone) == 7
     other = replace(config, decoder=replace(config.decoder, window=5))
     assert pick_batch_size(other, backbone) == 4
     assert pick_batch_size(replace(config, run=replace(config.run, batch_size=3)), backbone) == 3
+
+
+TORN = ["", "{", "[]", '{"window": 0, "batch_size": 1}', '{"window": "8", "batch_size": 1}', '{"batch_size": 4}']
+
+
+@pytest.mark.parametrize("text", TORN)
+def test_a_torn_memory_is_as_good_as_none(monkeypatch, tmp_path, text):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _, config = stand_in()
+    keep(config, CPU, Choice(8, 7))
+    (file,) = tmp_path.rglob("fastest-*.json")
+    file.write_text(text)
+    assert kept(config, CPU) is None
+
+
+def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "_WINDOWS", (2, 4))
+    monkeypatch.setattr(calibrate, "_STEPS", 5)
+    backbone, _ = stand_in()
+    opened = []
+    monkeypatch.setattr(calibrate, "open_backbone", lambda *facts: opened.append(facts) or backbone)
+    config = resolve("emoji", {"decoder.window": "auto", "run.batch_size": "2"}).config
+    told = []
+    window = calibrate.pick_window(config, told.append)
+    assert window in (2, 4) and len(opened) == 1 and "measuring windows 2, 4" in told[0]
+    assert calibrate.pick_window(config, told.append) == window and len(opened) == len(told) == 1
+
+
+def test_the_fastest_of_a_grid_is_kept_for_each_question(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    backbone, config = stand_in()
+    measured = list(bench(backbone, config, [1, 4], [2, 4], 5, trained=True))
+    speeds = {(1, 2): 1.0, (1, 4): 2.0, (4, 2): 4.0, (4, 4): 3.0}
+    points = [replace(point, images_per_s=speeds[point.batch_size, point.window]) for point in measured]
+    calibrate.remember(config, CPU, points)
+
+    def asked(window, batch_size):
+        decoder, run = replace(config.decoder, window=window), replace(config.run, batch_size=batch_size)
+        return kept(replace(config, decoder=decoder, run=run), CPU)
+
+    assert asked("auto", "auto") == Choice(2, 4)
+    assert asked("auto", 1) == Choice(4, 1) and asked("auto", 4) == Choice(2, 4)
+    assert asked(2, "auto") == Choice(2, 4) and asked(4, "auto") == Choice(4, 4)
+    assert asked(2, 4) is None
 
 
 @pytest.mark.parametrize("decoder", ["ar", "coupled-vp"])

@@ -30,7 +30,7 @@ def test_table_becomes_dataclass():
         ({"sampling": {"top_p": 0}}, "sampling.top_p must be above 0 and at most 1, found 0.0"),
         ({"decoder": {"drafter": "couple"}}, "decoder.drafter must be independent, coupled, gumbel, found 'couple'"),
         ({"decoder": {"drafter": ["coupled"]}}, "decoder.drafter must be independent"),
-        ({"decoder": {"window": 0}}, "decoder.window must be between 1 and 1024, found 0"),
+        ({"decoder": {"window": 0}}, "decoder.window must be auto, or between 1 and 1024, found 0"),
         ({"run": {"metadata": "no"}}, "run.metadata must be true or false, found 'no'"),
         ({"run": {"batch_size": "many"}}, "run.batch_size must be a whole number or auto, found 'many'"),
         ({"run": {"batch_size": True}}, "run.batch_size must be a whole number or auto, found True"),

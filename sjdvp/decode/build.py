@@ -30,7 +30,7 @@ def make_decoder(
     return Decoder(
         sampling=sampling,
         layout=layout,
-        window=config.window,
+        window=config.width,
         drafter=DRAFTERS[config.drafter](),
         verifier=_verifier(config, codebook, neighbours),
         prior=make_prior(config.prior),

@@ -1,50 +1,49 @@
-"""The batch size that `sjdvp bench` found best: kept on disk, one number for each machine, model, number format and decoder."""
+"""What was found fastest on this machine: a window and a batch size for each model, number format and decoder, kept on disk."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from sjdvp.config import RunConfig
 from sjdvp.engine.neighbours import cache_folder
-from sjdvp.interfaces import Backbone
 
 
-def keep(backbone: Backbone, config: RunConfig, window: int, batch_size: int) -> None:
-    """Remember the best batch size; a cache folder that cannot be written only means that nothing is remembered."""
-    path = _path(backbone, config, window)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The fastest window and batch size."""
+
+    window: int
+    batch_size: int
+
+
+def keep(config: RunConfig, device: torch.device, choice: Choice) -> None:
+    """Remember what is best where `config` says auto; a cache folder that cannot be written only means that nothing is kept."""
+    path = _path(config, device)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"batch_size": batch_size}), encoding="utf-8")
+        path.write_text(json.dumps(dataclasses.asdict(choice)), encoding="utf-8")
 
 
-def kept(backbone: Backbone, config: RunConfig) -> int | None:
-    """Return the remembered batch size, if there is one."""
-    path = _path(backbone, config, config.decoder.window)
-    if not path.is_file():
+def kept(config: RunConfig, device: torch.device) -> Choice | None:
+    """Return what is remembered for these settings, if anything is."""
+    try:
+        choice = Choice(**json.loads(_path(config, device).read_text(encoding="utf-8")))
+        return choice if min(choice.window, choice.batch_size) >= 1 else None
+    except (OSError, ValueError, TypeError):  # none, or a torn or older one: as good as none
         return None
-    batch_size = json.loads(path.read_text(encoding="utf-8")).get("batch_size")
-    return batch_size if isinstance(batch_size, int) and batch_size > 0 else None
 
 
-def _path(backbone: Backbone, config: RunConfig, window: int) -> Path:
-    device, decoder = backbone.device, config.decoder
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.processor()} {torch.get_num_threads()}"
-    facts = [
-        machine,
-        backbone.name,
-        backbone.n_weights,
-        backbone.grid.length,
-        str(backbone.dtype),
-        config.run.step,
-        config.sampling.cfg_scale != 1,
-        decoder.drafter,
-        decoder.verifier,
-        decoder.prior.kind,
-        window,
-    ]
+def _path(config: RunConfig, device: torch.device) -> Path:
+    model, decoder = dataclasses.asdict(config.model), config.decoder
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()} {platform.processor()}"
+    branches = config.sampling.cfg_scale != 1
+    structure = [decoder.drafter, decoder.verifier, decoder.prior.kind, decoder.fresh, decoder.window]
+    facts = [machine, model, branches, structure, config.run.step, config.run.batch_size]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return cache_folder() / f"batch-{digest}.json"
+    return cache_folder() / f"fastest-{digest}.json"

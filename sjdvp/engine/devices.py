@@ -10,7 +10,7 @@ from sjdvp.interfaces import Backbone
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CPU_ROWS = 4  # beyond this a CPU is busy with arithmetic, and more rows bring no more images
-_GPU_ROWS = 16  # where nothing has been measured
+_GPU_ROWS = 16
 
 
 def pick_device(name: str) -> torch.device:
@@ -46,8 +46,13 @@ def pick_batch_size(config: RunConfig, backbone: Backbone) -> int:
     """Return how many images to decode at a time; auto is what `sjdvp bench` has found best here, as far as memory allows."""
     if config.run.batch_size != "auto":
         return config.run.batch_size
-    wanted = kept(backbone, config) or (_CPU_ROWS if backbone.device.type == "cpu" else _GPU_ROWS)
-    return min(wanted, most_rows(backbone, config))
+    known = kept(config, backbone.device)
+    return min(known.batch_size if known else usual_rows(backbone.device), most_rows(backbone, config))
+
+
+def usual_rows(device: torch.device) -> int:
+    """Return how many images to decode at a time where nothing has been measured."""
+    return _CPU_ROWS if device.type == "cpu" else _GPU_ROWS
 
 
 def use_few_threads(backbone: Backbone) -> None:

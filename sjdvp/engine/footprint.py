@@ -16,15 +16,15 @@ def cache_bytes(backbone: Backbone, config: RunConfig) -> int:
     """Return the bytes of keys and values of one image."""
     one_slot = sum(layer.keys.nbytes + layer.values.nbytes for layer in backbone.new_cache(1, 1).row_layers)
     branches = 1 if config.sampling.cfg_scale == 1 else 2
-    return one_slot * branches * (backbone.max_prompt + backbone.grid.length + config.decoder.window)
+    return one_slot * branches * (backbone.max_prompt + backbone.grid.length + config.decoder.width)
 
 
 def row_bytes(backbone: Backbone, config: RunConfig) -> int:
     """Return the bytes that one image in flight takes: keys and values, its laws now and before, and what a step holds."""
     n_past = make_prior(config.decoder.prior).n_laws
-    trail = max(config.decoder.window, backbone.grid.stride) if config.decoder.fresh == "above" else 0
+    trail = max(config.decoder.width, backbone.grid.stride) if config.decoder.fresh == "above" else 0
     law = 4 * backbone.n_codes
-    return cache_bytes(backbone, config) + law * (config.decoder.window * (1 + n_past + _LAWS_IN_A_STEP) + trail)
+    return cache_bytes(backbone, config) + law * (config.decoder.width * (1 + n_past + _LAWS_IN_A_STEP) + trail)
 
 
 def free_bytes(device: torch.device) -> int:

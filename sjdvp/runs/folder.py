@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from sjdvp.runs.shards import Selection
 from sjdvp.runs.storage import refusals, write_atomic
 
 SCHEMA = "sjdvp.run/1"
+PickWindow = Callable[[RunConfig], int]
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "Pillow")
 
 
@@ -59,6 +60,10 @@ class RunInfo:
     pixel_settings: Mapping[str, Any]
     wanted: tuple[Wanted, ...]  # every command that has drawn into the folder
     plain: Mapping[str, Any]  # all of it, as stored
+
+    def window(self, _: RunConfig) -> int:
+        """Return the window of its pictures: what `auto` means here."""
+        return int(self.pixel_settings["decoder"]["window"])
 
 
 def read_run(root: Path) -> RunInfo | None:
@@ -100,7 +105,7 @@ def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
         if log_paths(root) or (root / IMAGES).exists():
             raise FolderError(f"{root} holds pictures or logs but no {RUN}", "use another --out")
         return None
-    differences = _differences(info.pixel_settings, config.pixel_settings())
+    differences = _differences(info.pixel_settings, settled(config, info.window).pixel_settings())
     if config.run.seed not in (None, info.seed):
         differences.append(f"run.seed: {info.seed} there, {config.run.seed} now")
     if differences:
@@ -111,16 +116,33 @@ def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
     return info
 
 
-def open_folder(root: Path, config: RunConfig, wanted: Wanted, prompts: PromptSet | None, argv: Sequence[str]) -> RunInfo:
+def settled(config: RunConfig, pick_window: PickWindow) -> RunConfig:
+    """Return `config` with a number for its window, where it says `auto`."""
+    return config.with_window(pick_window(config)) if config.decoder.window == "auto" else config
+
+
+def given_window(config: RunConfig) -> int:
+    """Pick nothing: raises ConfigError where the window is `auto`."""
+    return config.decoder.width
+
+
+def open_folder(
+    root: Path,
+    config: RunConfig,
+    wanted: Wanted,
+    prompts: PromptSet | None,
+    argv: Sequence[str],
+    pick_window: PickWindow = given_window,
+) -> RunInfo:
     """Create the run folder `root`, or come back to it; several processes may do so at the same moment.
 
-    A seed that `config` leaves open is drawn by the first of them. Raises FolderError when the folder was made with other settings,
-    StorageError when the disk refuses.
+    A seed that `config` leaves open is drawn by the first of them, and a window that is `auto` is picked by it. Raises FolderError
+    when the folder was made with other settings, StorageError when the disk refuses.
     """
     _make(root)
     with folder_lock(root):
         known = check_fits(root, config)
-        plain = _first(config, prompts, argv) if known is None else dict(known.plain)
+        plain = dict(known.plain) if known else _first(settled(config, pick_window), prompts, argv)
         if wanted.as_json() not in plain["wanted"]:
             plain["wanted"] = [*plain["wanted"], wanted.as_json()]
             write_atomic(root / RUN, json.dumps(plain, indent=1, allow_nan=False).encode("ascii") + b"\n")

@@ -65,6 +65,7 @@ def painter(monkeypatch):
         return nullcontext(StandIn())
 
     monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+
     def open_watched(configs, notes):
         for path in notes:
             write_notes(path)

@@ -1,0 +1,60 @@
+"""`window: auto` and `batch_size: auto`: a short measurement, made once on a machine for a model, and kept."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from sjdvp.backbones import open_backbone
+from sjdvp.bench import Point, bench, best
+from sjdvp.config import RunConfig
+from sjdvp.engine.calibration import Choice, keep, kept
+from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads, usual_rows
+from sjdvp.engine.memory import release_memory, weights_must_fit
+
+_WINDOWS = (8, 16, 32)
+_STEPS = 48  # about one image of the embedded model, the first rows of a large one
+
+
+def pick_window(config: RunConfig, tell: Callable[[str], None]) -> int:
+    """Return the window with the most images a second for `config`, whose window is auto; measures it where nothing is kept.
+
+    With a batch size of 1 that is the window of least latency. Takes the time of loading the model and of some hundred steps.
+    """
+    device = pick_device(config.run.device)
+    known = kept(config, device)
+    if known is None:
+        tell(f"window auto: measuring windows {', '.join(map(str, _WINDOWS))}, once on this machine for this model and decoder")
+        known = _measure(config, device)
+    return known.window
+
+
+def _measure(config: RunConfig, device: torch.device) -> Choice:
+    with weights_must_fit(device):
+        backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device))
+    use_few_threads(backbone)
+    asked = config.run.batch_size
+    batch_sizes = sorted({1, usual_rows(device)}) if asked == "auto" else [asked]
+    points = list(bench(backbone, config, batch_sizes, _WINDOWS, _STEPS, trained=True))
+    remember(config, device, points)
+    del backbone
+    release_memory()
+    return _choice(points)
+
+
+def remember(config: RunConfig, device: torch.device, points: Sequence[Point]) -> None:
+    """Keep the best of what was measured: for each window, for each batch size, and over all."""
+    windows: list[int | Literal["auto"]] = ["auto", *sorted({point.window for point in points})]
+    sizes: list[int | Literal["auto"]] = ["auto", *sorted({point.batch_size for point in points})]
+    for window in windows:
+        for size in sizes:
+            fits = [point for point in points if window in ("auto", point.window) and size in ("auto", point.batch_size)]
+            if len(fits) > 1:  # one alone is no choice
+                decoder, run = replace(config.decoder, window=window), replace(config.run, batch_size=size)
+                keep(replace(config, decoder=decoder, run=run), device, _choice(fits))
+
+
+def _choice(points: Sequence[Point]) -> Choice:
+    fastest = best(points)
+    return Choice(fastest.window, fastest.batch_size)
