@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sjdvp.diagnose.findings import Change, Findings, Seen, change, find
+from sjdvp.diagnose.findings import Findings, Interval, Seen, change, find
 from sjdvp.diagnose.names import CANDIDATES
 from sjdvp.report.load import Run
 from sjdvp.report.table import Line, fixed, gain_text, make_lines, percent
@@ -21,7 +21,7 @@ class Decoder:
 
     line: Line
     found: Findings
-    change: Change | None  # of the mean log-likelihood, from the base
+    change: Interval | None  # of the mean log-likelihood, from the base
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ def tables(account: Account) -> Iterator[Table]:
     )
     yield _table(
         "Forwards against fidelity",
-        f"Nats a code, under the sampled law; the change is against {account.base}, with a 95 % interval over prompts.",
+        f"Nats a code, under the sampled law; the change is against {account.base}, the surplus (log-likelihood plus entropy, as a "
+        "share of the entropy) against exact sampling, which makes it 0; with 95 % intervals over prompts.",
         ("NFE", "NFE vs ar", "NFE vs sjd", "log-likelihood", "change", "entropy", "surplus"),
         decoders,
         _fidelity_cells,
@@ -121,11 +122,11 @@ def _fidelity_cells(d: Decoder) -> list[str]:
         fixed(found.log_likelihood, 4),
         change_text(d.change),
         fixed(found.entropy, 4),
-        fixed(found.surplus, 4),
+        change_text(found.surplus),
     ]
 
 
-def change_text(found: Change | None) -> str:
+def change_text(found: Interval | None) -> str:
     """Return a change in percent, with its interval."""
     if found is None:
         return "–"

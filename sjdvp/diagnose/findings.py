@@ -1,8 +1,7 @@
 """From the sums of images to findings about a decoder: shares and means, divided once at the end. Imports no torch."""
 
 import random
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,22 +56,22 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
+class Interval:
+    """A share, with a 95 % bootstrap interval over prompts."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Fidelity:
     """Nats a code, under the law that is sampled, without its cuts. Exact sampling makes the two cancel, but for chance."""
 
     codes: int
     log_likelihood: float | None
     entropy: float | None
-    surplus: float | None  # log-likelihood plus entropy: above 0 when likelier codes are committed than the model would draw
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """By which share the mean log-likelihood moves from one decoder to another, with a 95 % bootstrap interval over prompts."""
-
-    value: float
-    low: float
-    high: float
+    surplus: Interval | None  # their sum, as a share of the entropy: above 0 where committed codes are likelier than exact ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +117,42 @@ def find(seen: Seen) -> Findings:
             codes=round(s["codes"]),
             log_likelihood=_share(s["log_likelihood"], s["codes"]),
             entropy=_share(s["entropy"], s["codes"]),
-            surplus=_share(s["log_likelihood"] + s["entropy"], s["codes"]),
+            surplus=_surplus(seen),
         ),
     )
 
 
-def change(base: Seen, other: Seen) -> Change | None:
+def change(base: Seen, other: Seen) -> Interval | None:
     """Return how far the mean log-likelihood of `other` lies from that of `base`, over the images that both have."""
-    sums: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
-    for key in base.keys() & other.keys():
-        pair = (part[key][name] for part in (base, other) for name in ("log_likelihood", "codes"))
-        sums[key[0]] = [a + b for a, b in zip(sums[key[0]], pair, strict=True)]
-    prompts = [sums[prompt] for prompt in sorted(sums)]
-    if not prompts or base is other:
+    if base is other:
         return None
-    dice = random.Random(0)  # equal runs give equal intervals
-    drawn = [_moved(dice.choices(prompts, k=len(prompts))) for _ in range(RESAMPLES)]
-    return Change(_moved(prompts), quantile(drawn, 0.025), quantile(drawn, 0.975))
+    both = sorted(base.keys() & other.keys())
+    images = ((key[0], [part[key][name] for part in (base, other) for name in ("log_likelihood", "codes")]) for key in both)
+    return _interval(images, _moved)
 
 
-def _moved(prompts: list[list[float]]) -> float:
+def _moved(was: float, was_codes: float, now: float, codes: float) -> float | None:
     """Return the change as a share of the size of the base's; it is negative where codes are less likely."""
-    was, was_codes, now, codes = map(sum, zip(*prompts, strict=True))
-    return (now / codes - was / was_codes) / abs(was / was_codes)
+    return _share(now / codes - was / was_codes, abs(was / was_codes))
+
+
+def _surplus(seen: Seen) -> Interval | None:
+    """Return the surplus. It tells a bias of 2 % from chance with far fewer images than `change`: how hard they are cancels out."""
+    images = ((key[0], [seen[key]["log_likelihood"], seen[key]["entropy"]]) for key in sorted(seen))
+    return _interval(images, lambda log_likelihood, entropy: _share(log_likelihood + entropy, entropy))
+
+
+def _interval(images: Iterable[tuple[int, list[float]]], share: Callable[..., float | None]) -> Interval | None:
+    """Return a share of sums over images, each given with the row of its prompt; None where it is not defined."""
+    sums: dict[int, list[float]] = {}
+    for prompt, image in images:
+        sums[prompt] = [a + b for a, b in zip(sums[prompt], image, strict=True)] if prompt in sums else image
+    prompts = list(sums.values())
+    dice = random.Random(0)  # equal runs give equal intervals
+    drawn = [share(*map(sum, zip(*dice.choices(prompts, k=len(prompts)), strict=True))) for _ in range(RESAMPLES if prompts else 0)]
+    shares = [value for value in drawn if value is not None]
+    value = share(*map(sum, zip(*prompts, strict=True))) if prompts else None
+    return None if value is None else Interval(value, quantile(shares, 0.025), quantile(shares, 0.975))
 
 
 def _total(images: Iterable[Sums]) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def test_json_has_every_finding_and_no_times(found):
     for row in found["decoders"]:
         assert set(row) == KEYS
         assert row["fidelity"]["codes"] == 4 * 19  # the first code of a picture is drawn before the first step
-        assert row["fidelity"]["surplus"] == pytest.approx(row["fidelity"]["log_likelihood"] + row["fidelity"]["entropy"])
+        fidelity, surplus = row["fidelity"], row["fidelity"]["surplus"]
+        assert surplus["value"] == pytest.approx(fidelity["log_likelihood"] / fidelity["entropy"] + 1)
+        assert surplus["low"] <= surplus["value"] <= surplus["high"]
     plain, sjd, _ = found["decoders"]
     assert (found["base"], plain["change"]) == ("ar", None)
     assert sjd["change"]["low"] <= sjd["change"]["value"] <= sjd["change"]["high"]

@@ -25,7 +25,7 @@ SWEEPS = {
     "lantern-as-published": ("lantern", ("relax.scale=0", "relax.delta=0.1")),
     "gsd-as-published": ("gsd", ("relax.group=15", "relax.delta=0.15", "relax.distance=0.5")),
 }
-HEADINGS = ("decoder", "NFE", "NFE vs sjd", "accepted", "log-likelihood", "change", "entropy", "right concept")
+HEADINGS = ("decoder", "NFE", "NFE vs sjd", "accepted", "log-likelihood", "change", "surplus", "entropy", "right concept")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -61,18 +61,23 @@ def right_concepts(folder: Path, asks: list[prompts.Ask], concepts: evaluate.Flo
 
 def cells(row: dict[str, Any], concept: float) -> list[str]:
     """Return the line of one decoder, under `HEADINGS`."""
-    found, change, gain = row["fidelity"], row["change"], row["speedup_nfe"]["sjd"]
-    moved = f"{change['value']:+.1%} ({change['low']:+.1%} to {change['high']:+.1%})" if change else "–"
+    found, gain = row["fidelity"], row["speedup_nfe"]["sjd"]
     return [
         f"`{row['decoder']}`",
         f"{row['nfe']:.1f}",
         f"{gain:.2f}×" if gain else "–",
         f"{row['accept_rate']:.1%}" if row["accept_rate"] is not None else "–",
         f"{found['log_likelihood']:.4f}",
-        moved,
+        interval(row["change"]),
+        interval(found["surplus"]),
         f"{found['entropy']:.4f}",
         f"{concept:.1%}",
     ]
+
+
+def interval(found: dict[str, float] | None) -> str:
+    """Return a share in percent, with its interval."""
+    return f"{found['value']:+.1%} ({found['low']:+.1%} to {found['high']:+.1%})" if found else "–"
 
 
 def main(arguments: list[str] | None = None) -> int:
