@@ -127,7 +127,7 @@ def _draw(request: "Request", processes: Processes, lines: Listener, output: Out
     from sjdvp.generate import generate
 
     stopped: SjdvpError | None = None
-    with watch(output.progress, quiet=output.quiet, verbose=output.verbose) as (tally, show):
+    with watch(output.progress, quiet=output.quiet, verbose=output.verbose) as (standing, show):
 
         @one_at_a_time
         def listen(event: Event) -> None:
@@ -138,14 +138,14 @@ def _draw(request: "Request", processes: Processes, lines: Listener, output: Out
         try:
             code = generate(request, painter, listen, pick_window).exit_code
         except SjdvpError as error:
-            if tally.summary is None and not isinstance(error, Interrupted):
+            if standing.summary is None and not isinstance(error, Interrupted):
                 raise
             stopped, code = error, error.exit_code
     interrupted = isinstance(stopped, Interrupted)
     if stopped and not interrupted:
         report(str(stopped), stopped.hint, code)
-    if tally.summary:
-        typer.echo(closing_line(tally.summary, interrupted=interrupted), err=True)
+    if standing.summary:
+        typer.echo(closing_line(standing.summary, interrupted=interrupted), err=True)
     if isinstance(stopped, Interrupted) and stopped.signum == signal.SIGUSR1:
         _put_back()
     return code

@@ -5,12 +5,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import typer
 
 from sjdvp.events import Event, ImageFinished, Note, RunFinished, RunStarted
+from sjdvp.runs.tally import Tally
 from sjdvp.text import printable
 
 if TYPE_CHECKING:
@@ -23,60 +24,51 @@ PLAIN_SHARE = 0.05
 
 
 @dataclass(slots=True)
-class Tally:
-    """Running totals of one run, from its events."""
+class Standing:
+    """How far a run is, from its events."""
 
+    counts: Tally = field(default_factory=Tally)  # `skipped`: finished by an earlier run
     total: int | None = None  # not known while prompts still come from a pipe
-    before: int = 0  # finished by an earlier run
-    ok: int = 0
-    failed: int = 0
-    nfe: float = 0.0
-    drafted: int = 0
-    accepted: int = 0
     started: float = 0.0
     summary: Mapping[str, Any] | None = None
 
     def hear(self, event: Event) -> None:
         """Take one event into account."""
         if isinstance(event, RunStarted):
-            self.total, self.before, self.started = event.total, event.done, time.monotonic()
+            self.total, self.counts.skipped, self.started = event.total, event.done, time.monotonic()
         elif isinstance(event, RunFinished):
             self.summary = event.summary
         elif isinstance(event, ImageFinished):
-            self._image(event.row)
+            self.counts.add(event.row)
 
-    def _image(self, row: Mapping[str, Any]) -> None:
-        if row["status"] != "ok":
-            self.failed += 1
-            return
-        self.ok += 1
-        self.nfe += row["nfe"] or 0
-        self.drafted += row["drafted"] or 0
-        self.accepted += row["accepted"] or 0
+    @property
+    def now(self) -> int:
+        """Images drawn now or failed now."""
+        return self.counts.ok + self.counts.failed
 
     @property
     def seen(self) -> int:
-        """Images that are settled: finished before, drawn now or failed now."""
-        return self.before + self.ok + self.failed
+        """Images that are settled, those finished before among them."""
+        return self.counts.skipped + self.now
 
     @property
     def rate(self) -> float:
         """Images a second of this run."""
-        return (self.ok + self.failed) / max(time.monotonic() - self.started, 1e-9)
+        return self.now / max(time.monotonic() - self.started, 1e-9)
 
     def figures(self) -> str:
         """Return rate, time left, NFE and acceptance, as far as they are known."""
         parts = []
-        if self.ok + self.failed:
+        if self.now:
             parts.append(_rate(self.rate))
             if self.total is not None:
                 parts.append(f"{_clock((self.total - self.seen) / self.rate)} left")
-        if self.ok:
-            parts.append(f"NFE {self.nfe / self.ok:.1f}")
-        if self.drafted:
-            parts.append(f"accepted {100 * self.accepted / self.drafted:.0f} %")
-        if self.failed:
-            parts.append(f"{self.failed} failed")
+        if self.counts.nfe_mean is not None:
+            parts.append(f"NFE {self.counts.nfe_mean:.1f}")
+        if self.counts.accept_rate is not None:
+            parts.append(f"accepted {100 * self.counts.accept_rate:.0f} %")
+        if self.counts.failed:
+            parts.append(f"{self.counts.failed} failed")
         return ", ".join(parts)
 
 
@@ -86,10 +78,10 @@ class View(Protocol):
     def say(self, line: str) -> None:
         """Print a line for people."""
 
-    def begin(self, tally: Tally) -> None:
+    def begin(self, standing: Standing) -> None:
         """Take note of the state at the start."""
 
-    def update(self, tally: Tally) -> None:
+    def update(self, standing: Standing) -> None:
         """Show the state after an image."""
 
 
@@ -105,16 +97,16 @@ class Plain:
         """Print a line."""
         typer.echo(line, err=True)
 
-    def begin(self, tally: Tally) -> None:
+    def begin(self, standing: Standing) -> None:
         """Count time and images from here."""
-        self.last_time, self.last_seen = time.monotonic(), tally.seen
+        self.last_time, self.last_seen = time.monotonic(), standing.seen
 
-    def update(self, tally: Tally) -> None:
+    def update(self, standing: Standing) -> None:
         """Print the state when enough time or images have passed."""
-        enough = tally.total is not None and tally.seen - self.last_seen >= max(1, PLAIN_SHARE * tally.total)
+        enough = standing.total is not None and standing.seen - self.last_seen >= max(1, PLAIN_SHARE * standing.total)
         if self.progress and (enough or time.monotonic() - self.last_time >= PLAIN_SECONDS):
-            self.say(f"sjdvp: {tally.seen}/{tally.total or '?'}, {tally.figures()}")
-            self.begin(tally)
+            self.say(f"sjdvp: {standing.seen}/{standing.total or '?'}, {standing.figures()}")
+            self.begin(standing)
 
 
 @dataclass(slots=True)
@@ -127,36 +119,36 @@ class Bar:
         """Print a line above the bar."""
         self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def begin(self, tally: Tally) -> None:
+    def begin(self, standing: Standing) -> None:
         """Draw the bar."""
-        self.progress.add_task("", total=tally.total, completed=tally.seen, figures="loading the model")
+        self.progress.add_task("", total=standing.total, completed=standing.seen, figures="loading the model")
 
-    def update(self, tally: Tally) -> None:
+    def update(self, standing: Standing) -> None:
         """Move the bar."""
-        self.progress.update(self.progress.task_ids[0], completed=tally.seen, figures=tally.figures())
+        self.progress.update(self.progress.task_ids[0], completed=standing.seen, figures=standing.figures())
 
 
 @contextmanager
-def watch(mode: Mode, *, quiet: bool, verbose: bool) -> Iterator[tuple[Tally, Callable[[Event], None]]]:
+def watch(mode: Mode, *, quiet: bool, verbose: bool) -> Iterator[tuple[Standing, Callable[[Event], None]]]:
     """Show the events of a run; gives the totals and the listener."""
-    tally = Tally()
+    standing = Standing()
     with _view(mode, quiet) as view:
-        yield tally, lambda event: _show(event, tally, view, quiet=quiet, verbose=verbose)
+        yield standing, lambda event: _show(event, standing, view, quiet=quiet, verbose=verbose)
 
 
-def _show(event: Event, tally: Tally, view: View, *, quiet: bool, verbose: bool) -> None:
-    tally.hear(event)
+def _show(event: Event, standing: Standing, view: View, *, quiet: bool, verbose: bool) -> None:
+    standing.hear(event)
     if isinstance(event, RunStarted):
         if not quiet:
             view.say(_opening(event))
-        view.begin(tally)
+        view.begin(standing)
     elif isinstance(event, Note):
         if event.level != "info" or not quiet:
             view.say(f"sjdvp: {'' if event.level == 'info' else event.level + ': '}{event.message}")
     elif isinstance(event, ImageFinished):
         if event.row["status"] != "ok" or verbose:
             view.say(_image_line(event.row))
-        view.update(tally)
+        view.update(standing)
 
 
 def closing_line(summary: Mapping[str, Any], *, interrupted: bool = False) -> str:

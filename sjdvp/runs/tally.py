@@ -56,6 +56,16 @@ class Tally:
         self.drafted += row["drafted"] or 0
         self.accepted += row["accepted"] or 0
 
+    @property
+    def nfe_mean(self) -> float | None:
+        """Forwards an image, over the images drawn now."""
+        return self.nfe / self.ok if self.nfe else None
+
+    @property
+    def accept_rate(self) -> float | None:
+        """Drafts that stood, of those tested."""
+        return self.accepted / self.drafted if self.drafted else None
+
     def summary(self, wall_s: float) -> Summary:
         """Return the counts after `wall_s` seconds."""
         return Summary(
@@ -65,6 +75,6 @@ class Tally:
             skipped=self.skipped,
             wall_s=wall_s,
             images_per_s=self.ok / wall_s if self.ok else None,
-            nfe_mean=self.nfe / self.ok if self.nfe else None,
-            accept_rate=self.accepted / self.drafted if self.drafted else None,
+            nfe_mean=self.nfe_mean,
+            accept_rate=self.accept_rate,
         )
