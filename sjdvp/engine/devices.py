@@ -11,6 +11,7 @@ from sjdvp.interfaces import Backbone
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CPU_ROWS = 4  # beyond this a CPU is busy with arithmetic, and more rows bring no more images
 _GPU_ROWS = 16
+_MANY_WEIGHTS = 50_000_000  # from here on a CPU's threads pay for themselves
 
 
 def pick_device(name: str) -> torch.device:
@@ -57,5 +58,5 @@ def usual_rows(device: torch.device) -> int:
 
 def use_few_threads(backbone: Backbone) -> None:
     """Use one thread for small models on a CPU: the threads of a small product wait for each other longer than they work."""
-    if backbone.device.type == "cpu":
+    if backbone.device.type == "cpu" and backbone.n_weights < _MANY_WEIGHTS:
         torch.set_num_threads(1)
