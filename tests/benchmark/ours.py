@@ -1,13 +1,14 @@
-"""Our engine with scripted acceptance: the verifier does all its work, then a script says how many drafts stood."""
+"""Our engine, stepped as its own loop does; with scripted acceptance the verifier does all its work, then a script decides."""
 
 from dataclasses import dataclass, replace
 
 import torch
 
 from sjdvp import rng
-from sjdvp.decode.step import admit
+from sjdvp.decode.step import admit, window_input
 from sjdvp.engine.engine import Engine
 from sjdvp.interfaces import Verdict, Verifier
+from tests.benchmark.timing import Timed
 
 
 @dataclass(frozen=True)
@@ -24,21 +25,40 @@ class Scripted:
         return Verdict(torch.minimum(verdict.accepted_B * 0 + self.accept, room_B), verdict.token_B)
 
 
-@torch.inference_mode()
-def seated(backbone, config, n_rows, accept=None):
-    """Return an engine with an image in every row."""
-    engine = Engine(backbone, config, n_rows)
-    if accept is not None:
-        engine.decoder = replace(engine.decoder, verifier=Scripted(engine.decoder.verifier, accept))
-    prompt = backbone.prompt("a red apple")
-    for row in range(n_rows):
-        admit(engine.decoder, engine.state, [row], engine.forward.prefill(row, prompt), rng.keys([row]))
-    return engine
+class OurLoop:
+    """An engine with an image in every row."""
 
+    def __init__(self, backbone, config, n_rows, accept=None):
+        self.engine = engine = Engine(backbone, config, n_rows)
+        if accept is not None:
+            engine.decoder = replace(engine.decoder, verifier=Scripted(engine.decoder.verifier, accept))
+        if config.run.step == "auto":  # a compiled step has taken the forward into it
+            engine.forward = Timed(engine.forward)
+        self.seat()
 
-def advance(engine):
-    """Take one step; the row ends are read, as the engine's own loop does."""
-    with torch.inference_mode():
-        places = dict(enumerate(engine.state.n_B.tolist()))
-        engine.advance(engine.forward.reach(places))
-        return engine.state.n_B.tolist()
+    @torch.inference_mode()
+    def seat(self):
+        """Begin an image in every row."""
+        engine, prompt = self.engine, self.engine.backbone.prompt("a red apple")
+        for row in range(engine.n_rows):
+            admit(engine.decoder, engine.state, [row], engine.forward.prefill(row, prompt), rng.keys([row]))
+        self.places = [1] * engine.n_rows
+
+    @property
+    def forward(self):
+        return self.engine.forward
+
+    @torch.inference_mode()
+    def step(self):
+        """Take one step; what the host must know is read, as the engine's loop does."""
+        engine = self.engine
+        engine.advance(self.reach())
+        self.places, _bad = torch.stack([engine.state.n_B, engine.state.bad_B.long()]).tolist()
+
+    @torch.inference_mode()
+    def bare_forward(self):
+        """The forward of the step that comes next, alone."""
+        self.forward(*window_input(self.engine.state, self.engine.decoder.window), self.reach())
+
+    def reach(self):
+        return self.forward.reach(dict(enumerate(self.places)))

@@ -26,10 +26,10 @@ class Passes(TorchDispatchMode):
 
 
 @torch.inference_mode()
-def count(engine):
+def passes(engine):
     """Return how many times a step goes through W * V values for each row."""
     decoder, state = engine.decoder, engine.state
     logits = torch.randn(engine.n_rows, decoder.window, decoder.layout.n_codes)
-    with Passes(logits.numel()) as passes:
+    with Passes(logits.numel()) as counted:
         decode_step(decoder, state, logits)
-    return round(passes.total, 1)
+    return round(counted.total, 1)
