@@ -5,6 +5,7 @@ they lie after the querying token, and overwritten when decoding gets there. Bui
 update knows only one length for all rows.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class _RowLayer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values [R, heads, W, head size] at the owner's slots; return the first `n_read` slots of the buffers."""
-        slots = self._owner.slots_RW[:, None, :, None].expand_as(key_states)
+        slots = self._owner.slots_RW.to(key_states.device)[:, None, :, None].expand_as(key_states)
         self.keys.scatter_(2, slots, key_states)
         self.values.scatter_(2, slots, value_states)
         n_read = self._owner.n_read
@@ -36,20 +37,20 @@ class _RowLayer(StaticLayer):
 
 
 class RowCache(Cache):
-    """Preallocated keys and values [layers][R, heads, C, head size].
+    """Preallocated keys and values [layers][R, heads, C, head size], each layer's on its device.
 
     `slots_RW` says where the next update writes, `n_read` how far it reads.
     """
 
     def __init__(
-        self, n_layers: int, n_rows: int, n_heads: int, n_slots: int, head_size: int, dtype: torch.dtype, device: torch.device
+        self, devices: Sequence[torch.device], n_rows: int, n_heads: int, n_slots: int, head_size: int, dtype: torch.dtype
     ) -> None:
-        self.slots_RW = torch.zeros(n_rows, 1, dtype=torch.int64, device=device)
+        self.slots_RW = torch.zeros(n_rows, 1, dtype=torch.int64, device=devices[0])
         self.n_read = n_slots
-        self.row_layers = [_RowLayer(n_slots, self) for _ in range(n_layers)]
+        self.row_layers = [_RowLayer(n_slots, self) for _ in devices]
         super().__init__(layers=list(self.row_layers))
-        example = torch.zeros(n_rows, n_heads, 1, head_size, dtype=dtype, device=device)
-        for layer in self.row_layers:
+        for layer, device in zip(self.row_layers, devices, strict=True):
+            example = torch.zeros(n_rows, n_heads, 1, head_size, dtype=dtype, device=device)
             layer.lazy_initialization(example, example)
 
     def copy_rows(self, rows: list[int], other: "RowCache") -> None:

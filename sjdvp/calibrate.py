@@ -6,12 +6,12 @@ from typing import Literal
 
 import torch
 
-from sjdvp.backbones import open_backbone
 from sjdvp.bench import Point, bench, best
 from sjdvp.config import RunConfig
 from sjdvp.engine.calibration import Choice, keep, kept
-from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads, usual_rows
-from sjdvp.engine.memory import release_memory, weights_must_fit
+from sjdvp.engine.devices import pick_device, usual_rows
+from sjdvp.engine.loading import load_backbone
+from sjdvp.engine.memory import release_memory
 
 _WINDOWS = (8, 16, 32)
 _STEPS = 48  # about one image of the embedded model, the first rows of a large one
@@ -31,9 +31,7 @@ def pick_window(config: RunConfig, tell: Callable[[str], None]) -> int:
 
 
 def _measure(config: RunConfig, device: torch.device) -> Choice:
-    with weights_must_fit(device):
-        backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device))
-    use_few_threads(backbone)
+    backbone = load_backbone(config)
     asked = config.run.batch_size
     batch_sizes = sorted({1, usual_rows(device)}) if asked == "auto" else [asked]
     points = list(bench(backbone, config, batch_sizes, _WINDOWS, _STEPS, trained=True))

@@ -133,6 +133,7 @@ class RunSettings:
 
     batch_size: int | Literal["auto"] = "auto"
     device: str = "auto"
+    device_map: Literal["auto"] | None = None  # auto: the layers of a model larger than one GPU are shared out over all
     step: StepMode = "auto"  # how a decoding step is run: as it is, by torch.compile, from a CUDA graph
     seed: int | None = None  # None: drawn once and stored in the run folder
     num_images_per_prompt: int = 1
@@ -142,6 +143,10 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         _require(self.batch_size == "auto" or self.batch_size >= 1, "run.batch_size", self.batch_size, "auto, 1 or more")
+        shared = self.device_map is not None
+        _require(not shared or self.device == "auto", "run.device", self.device, "auto with run.device_map: it takes every GPU")
+        one_device = "auto or eager with run.device_map: other steps are compiled or captured for one device"
+        _require(not shared or self.step in ("auto", "eager"), "run.step", self.step, one_device)
         _require(self.num_images_per_prompt >= 1, "run.num_images_per_prompt", self.num_images_per_prompt, "1 or more")
         _require(self.seed is None or 0 <= self.seed < 2**53, "run.seed", self.seed, "between 0 and 2^53 - 1")
         _require(self.max_failures is None or self.max_failures >= 0, "run.max_failures", self.max_failures, "0 or more")

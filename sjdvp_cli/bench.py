@@ -71,19 +71,20 @@ def read_numbers(flag: str, text: str) -> list[int]:
 
 
 def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> "Backbone":
-    from sjdvp.backbones import open_backbone
     from sjdvp.backbones.stand_in import open_stand_in, shape_of, tiny
     from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads
+    from sjdvp.engine.loading import load_backbone
     from sjdvp.engine.memory import weights_must_fit
 
+    if random_weights is None:
+        return load_backbone(config)
+    if config.run.device_map:
+        raise ConfigError("random weights go to one device", "leave --device-map out", "run.device_map")
     device: torch.device = pick_device(config.run.device)
-    dtype = pick_dtype(config.model.dtype, device)
+    shape = shape_of(config.profile)
     with weights_must_fit(device):
-        if random_weights is None:
-            backbone = open_backbone(config.model, device, dtype)
-        else:
-            shape = shape_of(config.profile)
-            backbone = open_stand_in(tiny(shape) if random_weights == "tiny" else shape, config, device, dtype)
+        dtype = pick_dtype(config.model.dtype, device)
+        backbone = open_stand_in(tiny(shape) if random_weights == "tiny" else shape, config, device, dtype)
     use_few_threads(backbone)
     return backbone
 

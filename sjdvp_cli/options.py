@@ -83,6 +83,7 @@ _KEYS = {
     "num_images": "run.num_images_per_prompt",
     "batch_size": "run.batch_size",
     "device": "run.device",
+    "device_map": "run.device_map",
     "on_long_prompt": "run.on_long_prompt",
     "max_failures": "run.max_failures",
     "metadata": "run.metadata",
@@ -111,6 +112,7 @@ class Settings:
     num_images: Annotated[str | None, _running(*_COPIES, metavar="N", help="Images for each prompt.")] = None
     batch_size: Annotated[str | None, _running("--batch-size", metavar="N|auto", help="Images in flight at once.")] = None
     device: Annotated[str | None, _running("--device", metavar="auto|cpu|cuda|cuda:K", help="Where to compute.")] = None
+    device_map: Annotated[str | None, _running("--device-map", metavar="auto", help="Share layers out over all GPUs.")] = None
     on_long_prompt: Annotated[str | None, _running("--on-long-prompt", metavar="truncate|error", help="Too long a prompt.")] = None
     max_failures: Annotated[str | None, _running("--max-failures", metavar="N", help="Stop after N failed images.")] = None
     metadata: Annotated[bool | None, _running(_METADATA, help="Settings inside each PNG (the default).")] = None

@@ -38,6 +38,8 @@ class Processes:
             from sjdvp.weights import pin
             from sjdvp.workers.pool import open_workers
 
+            if config.run.device_map:
+                raise ConfigError("--device-map auto is one process on all GPUs", "leave out either it or --gpus and --workers")
             config = replace(config, model=pin(config.model))  # one download, not one in each process
             with open_workers(config, self.devices(config), open_one, tell) as workers:
                 yield workers

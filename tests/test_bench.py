@@ -104,7 +104,7 @@ def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate, "_STEPS", 5)
     backbone, _ = stand_in()
     opened = []
-    monkeypatch.setattr(calibrate, "open_backbone", lambda *facts: opened.append(facts) or backbone)
+    monkeypatch.setattr(calibrate, "load_backbone", lambda config: opened.append(config) or backbone)
     config = resolve("emoji", {"decoder.window": "auto", "run.batch_size": "2"}).config
     told = []
     window = calibrate.pick_window(config, told.append)

@@ -31,6 +31,8 @@ def test_table_becomes_dataclass():
         ({"decoder": {"drafter": "couple"}}, "decoder.drafter must be independent, coupled, gumbel, found 'couple'"),
         ({"decoder": {"drafter": ["coupled"]}}, "decoder.drafter must be independent"),
         ({"decoder": {"window": 0}}, "decoder.window must be auto, or between 1 and 1024, found 0"),
+        ({"run": {"device_map": "auto", "step": "graph"}}, "run.step must be auto or eager with run.device_map"),
+        ({"run": {"device_map": "auto", "device": "cuda:1"}}, "run.device must be auto with run.device_map"),
         ({"run": {"metadata": "no"}}, "run.metadata must be true or false, found 'no'"),
         ({"run": {"batch_size": "many"}}, "run.batch_size must be a whole number or auto, found 'many'"),
         ({"run": {"batch_size": True}}, "run.batch_size must be a whole number or auto, found True"),

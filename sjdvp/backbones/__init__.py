@@ -1,7 +1,7 @@
 """The models. One file a family and one line here; a backbone knows no drafter, verifier or scheduler."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sjdvp.config import ModelConfig
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from sjdvp.interfaces import Backbone
 
-# name -> "module:function"; the function takes (ModelConfig, torch.device, torch.dtype). Imported on use.
+# name -> "module:function"; the function takes (ModelConfig, Place, torch.dtype). Imported on use.
 REGISTRY = {
     "emoji": "sjdvp.backbones.generic:open_embedded",
     "generic": "sjdvp.backbones.generic:open_folder",
@@ -26,10 +26,17 @@ REGISTRY = {
 }
 
 
-def open_backbone(config: ModelConfig, device: "torch.device", dtype: "torch.dtype") -> "Backbone":
-    """Load the backbone that `config` names onto `device`. Raises ConfigError or WeightsError with what to do."""
+def open_backbone(
+    config: ModelConfig, device: "torch.device", dtype: "torch.dtype", free: "Mapping[torch.device, int] | None" = None
+) -> "Backbone":
+    """Load the backbone that `config` names onto `device`; `free` shares its layers out, see `sjdvp.backbones.place`.
+
+    Raises ConfigError, WeightsError or DeviceError with what to do.
+    """
+    from sjdvp.backbones.place import Place  # it imports torch
+
     if config.backbone not in REGISTRY:
         raise ConfigError(f"unknown backbone {config.backbone!r}", f"known backbones: {', '.join(REGISTRY)}")
     module, function = REGISTRY[config.backbone].split(":")
     opener: Callable[..., Backbone] = getattr(importlib.import_module(module), function)
-    return opener(config, device, dtype)
+    return opener(config, Place(device, free or {}), dtype)

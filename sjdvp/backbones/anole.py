@@ -13,6 +13,7 @@ from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.image_tokens import chameleon_codes
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.pixels.taming import CHAMELEON
+from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.backbones.sizes import requested, require
 from sjdvp.backbones.text import open_tokenizer, special_ids
@@ -24,7 +25,7 @@ PIXELS_PER_CODE = 16
 _EXPECTED = {"<s>": 0, "<reserved08706>": 8710, "<racm3:break>": 8197}
 
 
-def open_anole(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_anole(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open Anole, in Meta's format or transformers'."""
     side = config.resolution or 512
     require(requested(config, (side, side)), [(side, side)], "Anole")
@@ -33,7 +34,7 @@ def open_anole(config: ModelConfig, device: torch.device, dtype: torch.dtype) ->
     tokenizer = open_tokenizer(find_file(weights, names, config.tokenizer, "model.tokenizer"))
     pixel_file = find_file(weights, ("tokenizer/vqgan.ckpt", "vqgan.ckpt"), config.pixels, "model.pixels")
     codes = chameleon_codes(tokenizer)
-    network = load_chameleon(weights.path, codes, device, dtype)
+    network = load_chameleon(weights.path, codes, place, dtype)
     embeds_TD = network.embeds_TD
     bos, separator, begin = special_ids(tokenizer, list(_EXPECTED), _EXPECTED, len(embeds_TD))
     return Adapter(
@@ -46,6 +47,6 @@ def open_anole(config: ModelConfig, device: torch.device, dtype: torch.dtype) ->
         code_embeds_VD=embeds_TD[codes.start : codes.stop],
         row_end_D=None,
         head=network.head,
-        pixel_decoder=TamingDecoder.load(open_checkpoint(pixel_file), CHAMELEON, device),
+        pixel_decoder=TamingDecoder.load(open_checkpoint(pixel_file), CHAMELEON, place.device),
         truncate_pixels=True,
     )

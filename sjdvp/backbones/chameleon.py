@@ -15,6 +15,7 @@ from transformers import ChameleonConfig, ChameleonModel
 
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
 from sjdvp.backbones.decoder_config import decoder_fields
+from sjdvp.backbones.place import Place
 from sjdvp.backbones.rotary import half_split
 from sjdvp.errors import ConfigError, WeightsError
 
@@ -36,7 +37,7 @@ class ChameleonNetwork(nn.Module):
         return self.decoder.embed_tokens.weight.detach()
 
 
-def load_chameleon(path: Path, codes: range, device: torch.device, dtype: torch.dtype) -> ChameleonNetwork:
+def load_chameleon(path: Path, codes: range, place: Place, dtype: torch.dtype) -> ChameleonNetwork:
     """Load the weights in `path`, in any layout; `codes` are the vocabulary ids of the image codes.
 
     Raises WeightsError when they are another model's, ConfigError for float16, in which this family overflows.
@@ -56,7 +57,7 @@ def load_chameleon(path: Path, codes: range, device: torch.device, dtype: torch.
     def part(name: str) -> Part:
         return Part((_meta_name if meta else _hf_name)(name), _change(name, config, codes, side_by_side=side_by_side))
 
-    load_strict(network, stored, f"the Chameleon decoder of {path.name}", dtype, device, part, ignore=_UNUSED)
+    load_strict(network, stored, f"the Chameleon decoder of {path.name}", dtype, place, part, ignore=_UNUSED)
     return network.eval().requires_grad_(False)
 
 

@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from sjdvp.backbones.place import Place
 from sjdvp.errors import WeightsError
 
 _LISTED = 5  # names of each kind in an error
@@ -97,7 +98,7 @@ def load_strict(
     stored: Mapping[str, Tensor],
     what: str,
     dtype: torch.dtype,
-    device: torch.device,
+    place: Place,
     part: Callable[[str], Part] = Part,
     ignore: str = "",
 ) -> None:
@@ -109,10 +110,11 @@ def load_strict(
     wanted = module.state_dict()
     parts = {name: part(name) for name in wanted}
     _check(wanted, parts, stored, what, ignore)
+    device_of = place.of(module, dtype)
     filled = {}
     for name, like in wanted.items():
         made = parts[name].of(stored[parts[name].name])
-        own = torch.empty(made.shape, dtype=dtype if like.is_floating_point() else like.dtype, device=device)
+        own = torch.empty(made.shape, dtype=dtype if like.is_floating_point() else like.dtype, device=device_of(name))
         filled[name] = own.copy_(made)
     module.load_state_dict(filled, assign=True)
 

@@ -16,6 +16,7 @@ from sjdvp.backbones.decoder_config import decoder_fields
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.image_tokens import emu3_codes
 from sjdvp.backbones.pixels import MovqDecoder
+from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.backbones.sizes import Size, multiples, requested, require, same_area
 from sjdvp.backbones.text import encode, open_tokenizer, special_ids
@@ -61,7 +62,7 @@ class Emu3Pixels(nn.Module):
         return 2 * (self.decoder(codes_NHW) * self._std + self._mean) - 1
 
 
-def open_emu3(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_emu3(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open Emu3-Gen."""
     width, height = _size(config)
     rows, columns = height // PIXELS_PER_CODE, width // PIXELS_PER_CODE
@@ -69,7 +70,7 @@ def open_emu3(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     tokenizer = open_tokenizer(_tokenizer_file(weights, config.tokenizer))
     codes = emu3_codes(tokenizer)
     stored = open_checkpoint(weights.path)
-    network = _load(weights.path, stored, codes, device, dtype)
+    network = _load(weights.path, stored, codes, place, dtype)
     embeds_TD = network.decoder.embed_tokens.weight.detach()
     released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
     bos, begin, image, end_of_line = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
@@ -85,7 +86,7 @@ def open_emu3(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
         code_embeds_VD=embeds_TD[codes.start : codes.stop],
         row_end_D=embeds_TD[end_of_line],
         head=network.head,
-        pixel_decoder=_open_pixels(weights.path, stored, config.pixels, device),
+        pixel_decoder=_open_pixels(weights.path, stored, config.pixels, place.device),
         truncate_pixels=True,
     )
 
@@ -108,7 +109,7 @@ def _tokenizer_file(weights: Located, other: str | None) -> Path:
         raise WeightsError(f"{weights.path} holds its tokenizer as a tiktoken file, which is not read here", hint) from error
 
 
-def _load(path: Path, stored: Checkpoint, codes: range, device: torch.device, dtype: torch.dtype) -> Emu3Network:
+def _load(path: Path, stored: Checkpoint, codes: range, place: Place, dtype: torch.dtype) -> Emu3Network:
     values = read_json(path / "config.json")
     if values.get("model_type") not in ("Emu3", "emu3"):
         raise WeightsError(f"{path} is a {values.get('model_type')} model, not Emu3", "take the profile of this model")
@@ -127,7 +128,7 @@ def _load(path: Path, stored: Checkpoint, codes: range, device: torch.device, dt
             return Part(f"{head}lm_head.weight", lambda w: w[codes.start : codes.stop])
         return Part(name.replace("decoder.", decoder, 1))
 
-    load_strict(network, stored, f"the Emu3 decoder of {path.name}", dtype, device, part, ignore=r"(model\.)?vqmodel\.")
+    load_strict(network, stored, f"the Emu3 decoder of {path.name}", dtype, place, part, ignore=r"(model\.)?vqmodel\.")
     return network.eval().requires_grad_(False)
 
 

@@ -23,6 +23,7 @@ from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.checkpoints import load_strict, read_safetensors
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.pixels import TamingDecoder
+from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import TokenPrompter
 from sjdvp.backbones.text import open_tokenizer
 from sjdvp.backbones.trunk import Trunk
@@ -33,27 +34,29 @@ FORMAT = "sjdvp.model/1"
 EMBEDDED = Path(__file__).parent / "emoji" / "model"
 
 
-def open_embedded(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_embedded(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open the model that ships with the package, or a folder in its format."""
-    return load(Path(config.path) if config.path else EMBEDDED, device, dtype, config.revision)
+    return load(Path(config.path) if config.path else EMBEDDED, place, dtype, config.revision)
 
 
-def open_folder(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_folder(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open a folder of the user's."""
     if config.path is None:
         raise WeightsError("the generic backbone needs weights", "give --model FOLDER, a folder that holds sjdvp.json")
-    return load(Path(config.path), device, dtype, config.revision)
+    return load(Path(config.path), place, dtype, config.revision)
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype, revision: str | None = None) -> Adapter:
+def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = None) -> Adapter:
     """Load a model folder. Raises WeightsError when a file is absent or does not fit."""
     about = _describe(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    load_strict(model, read_safetensors(folder), f"the {config.model_type} decoder of {folder}", dtype, device)
+    load_strict(model, read_safetensors(folder), f"the {config.model_type} decoder of {folder}", dtype, place)
     pixel_decoder = TamingDecoder.from_description({k: v for k, v in about["pixel_decoder"].items() if k != "family"})
-    load_strict(pixel_decoder, read_safetensors(folder, "pixels"), f"the pixel decoder of {folder}", torch.float32, device)
+    load_strict(
+        pixel_decoder, read_safetensors(folder, "pixels"), f"the pixel decoder of {folder}", torch.float32, Place(place.device)
+    )
     first, last = about["code_offset"], about["code_offset"] + about["n_codes"]
     embeds_TD = model.get_input_embeddings().weight.detach()
     bos, boi = [about["bos_id"]], [about["boi_id"]]

@@ -18,6 +18,7 @@ from sjdvp.backbones.decoder_config import decoder_fields
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.pixels.taming import JANUS_HF, LLAMAGEN
+from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.backbones.sizes import requested, require
 from sjdvp.backbones.text import open_tokenizer, special_ids
@@ -79,7 +80,7 @@ _TRANSFORMERS = {
 _UNUSED = r"vision_model\.|aligner\.|language_model\.lm_head\.|gen_vision_model\.|model\.(vision_model|aligner|vqmodel)\.|lm_head\."
 
 
-def open_janus(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_janus(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open Janus-Pro. Raises ConfigError for float16, in which it overflows."""
     if dtype == torch.float16:
         raise ConfigError("Janus-Pro overflows in fp16", "use --dtype bf16 or fp32", "model.dtype")
@@ -89,7 +90,7 @@ def open_janus(config: ModelConfig, device: torch.device, dtype: torch.dtype) ->
     tokenizer = open_tokenizer(find_file(weights, ["tokenizer.json"], config.tokenizer, "model.tokenizer"))
     stored = open_checkpoint(weights.path)
     original = _is_original(weights.path)
-    network = _load(weights.path, stored, device, dtype, original=original)
+    network = _load(weights.path, stored, place, dtype, original=original)
     pixels = stored.under("gen_vision_model." if original else "model.vqmodel.")
     embeds_TD = network.decoder.embed_tokens.weight.detach()
     released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
@@ -106,7 +107,7 @@ def open_janus(config: ModelConfig, device: torch.device, dtype: torch.dtype) ->
         code_embeds_VD=network.aligner(network.table.weight).detach(),
         row_end_D=None,
         head=network.head,
-        pixel_decoder=TamingDecoder.load(pixels, LLAMAGEN if original else JANUS_HF, device),
+        pixel_decoder=TamingDecoder.load(pixels, LLAMAGEN if original else JANUS_HF, place.device),
         truncate_pixels=True,
     )
 
@@ -118,7 +119,7 @@ def _is_original(path: Path) -> bool:
     return kind == "multi_modality"
 
 
-def _load(path: Path, stored: Checkpoint, device: torch.device, dtype: torch.dtype, *, original: bool) -> JanusNetwork:
+def _load(path: Path, stored: Checkpoint, place: Place, dtype: torch.dtype, *, original: bool) -> JanusNetwork:
     names = _ORIGINAL if original else _TRANSFORMERS
     values = read_json(path / "config.json")["language_config" if original else "text_config"]
     table = names["table."] + "weight"
@@ -132,5 +133,5 @@ def _load(path: Path, stored: Checkpoint, device: torch.device, dtype: torch.dty
         ours = next(ours for ours in names if name.startswith(ours))
         return Part(name.replace(ours, names[ours], 1))
 
-    load_strict(network, stored, f"the Janus model of {path.name}", dtype, device, part, ignore=_UNUSED)
+    load_strict(network, stored, f"the Janus model of {path.name}", dtype, place, part, ignore=_UNUSED)
     return network.eval().requires_grad_(False)

@@ -21,6 +21,7 @@ from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_chec
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.pixels.taming import LLAMAGEN
+from sjdvp.backbones.place import Place
 from sjdvp.backbones.rotary import half_split
 from sjdvp.backbones.sizes import requested, require
 from sjdvp.backbones.t5 import TextEncoder
@@ -117,16 +118,16 @@ class _Network(nn.Module):
         self.condition: Any = condition  # the class table, or CaptionMlp
 
 
-def open_classes(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_classes(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open a class-conditional model (c2i)."""
-    network, adapt = _open(config, "c2i", device, dtype)
+    network, adapt = _open(config, "c2i", place, dtype)
     return adapt(1, ClassPrompter(network.condition.weight.detach()))
 
 
-def open_captions(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_captions(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open a text-conditional model (t2i) with its text encoder."""
-    network, adapt = _open(config, "t2i", device, dtype)
-    encoder = TextEncoder(locate(config.text_encoder, setting="model.text_encoder").path, CAPTION_SLOTS, device, dtype)
+    network, adapt = _open(config, "t2i", place, dtype)
+    encoder = TextEncoder(locate(config.text_encoder, setting="model.text_encoder").path, CAPTION_SLOTS, place.device, dtype)
     wanted = network.condition.fc1.in_features
     if encoder.n_features != wanted:
         raise WeightsError(f"the text encoder gives {encoder.n_features} features, the model reads {wanted}", "take flan-t5-xl")
@@ -134,15 +135,15 @@ def open_captions(config: ModelConfig, device: torch.device, dtype: torch.dtype)
 
 
 def _open(
-    config: ModelConfig, kind: str, device: torch.device, dtype: torch.dtype
+    config: ModelConfig, kind: str, place: Place, dtype: torch.dtype
 ) -> tuple[_Network, Callable[[int, Callable[[str], Prompt]], Adapter]]:
     """Load the weights; return them and what makes the adapter, given the condition slots and the prompter."""
     weights = locate(config.path, config.revision)
     path = _pick_file(weights.path, kind)
     side = _side(config, path)
-    network = _load(open_checkpoint(path), kind, config.heads, device, dtype)
+    network = _load(open_checkpoint(path), kind, config.heads, place, dtype)
     pixel_file = find_file(weights, [f"vq_ds16_{kind}.pt"], config.pixels, "model.pixels")
-    pixel_decoder = TamingDecoder.load(open_checkpoint(pixel_file), LLAMAGEN, device)
+    pixel_decoder = TamingDecoder.load(open_checkpoint(pixel_file), LLAMAGEN, place.device)
 
     def adapt(n_condition: int, prompter: Callable[[str], Prompt]) -> Adapter:
         rotary = TableRotary(network.decoder.config.head_dim or 0, side, n_condition)
@@ -190,7 +191,7 @@ def _side(config: ModelConfig, path: Path) -> int:
     return resolution // PIXELS_PER_CODE
 
 
-def _load(stored: Checkpoint, kind: str, heads: int | None, device: torch.device, dtype: torch.dtype) -> _Network:
+def _load(stored: Checkpoint, kind: str, heads: int | None, place: Place, dtype: torch.dtype) -> _Network:
     what = f"a LlamaGen {kind} model ({stored.where})"
     shapes = stored.shapes
     if "tok_embeddings.weight" not in shapes or "layers.0.attention.wqkv.weight" not in shapes:
@@ -215,7 +216,7 @@ def _load(stored: Checkpoint, kind: str, heads: int | None, device: torch.device
     with torch.device("meta"):
         condition = nn.Embedding(*shapes[table]) if kind == "c2i" else CaptionMlp(shapes[features][1], hidden)
         network = _Network(config, condition)
-    load_strict(network, stored, what, dtype, device, lambda name: _part(name, n_heads), ignore="freqs_cis")
+    load_strict(network, stored, what, dtype, place, lambda name: _part(name, n_heads), ignore="freqs_cis")
     return network.eval().requires_grad_(False)
 
 

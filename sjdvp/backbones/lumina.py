@@ -19,6 +19,7 @@ from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.image_tokens import chameleon_codes
 from sjdvp.backbones.pixels import MovqDecoder, TamingDecoder
 from sjdvp.backbones.pixels.taming import CHAMELEON
+from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.backbones.sizes import Size, frontier, multiples, requested, require
 from sjdvp.backbones.text import open_tokenizer, special_ids
@@ -76,24 +77,24 @@ TWO = Version(
 )
 
 
-def open_one(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_one(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open Lumina-mGPT 1."""
-    return _open(ONE, config, device, dtype)
+    return _open(ONE, config, place, dtype)
 
 
-def open_two(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def open_two(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open Lumina-mGPT-2.0."""
-    return _open(TWO, config, device, dtype)
+    return _open(TWO, config, place, dtype)
 
 
-def _open(version: Version, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
+def _open(version: Version, config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     width, height = _size(config, version)
     weights = locate(config.path, config.revision)
     names = ("tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json")
     tokenizer_file = find_file(weights, names, config.tokenizer, "model.tokenizer")
     tokenizer = open_tokenizer(tokenizer_file)
     pixel_file = find_file(weights, version.pixel_files, config.pixels, "model.pixels")
-    network = load_chameleon(weights.path, version.codes(tokenizer), device, dtype)
+    network = load_chameleon(weights.path, version.codes(tokenizer), place, dtype)
     embeds_TD = network.embeds_TD
     size_names = [f"<reserved{8800 + side // UNIT:05d}>" for side in (height, width)]
     special = [version.begin_of_text(tokenizer_file), SEPARATOR, BEGIN, NEWLINE, *size_names]
@@ -111,7 +112,7 @@ def _open(version: Version, config: ModelConfig, device: torch.device, dtype: to
         code_embeds_VD=embeds_TD[codes.start : codes.stop],
         row_end_D=embeds_TD[newline],
         head=network.head,
-        pixel_decoder=version.open_pixels(pixel_file, device),
+        pixel_decoder=version.open_pixels(pixel_file, place.device),
         truncate_pixels=version.truncate_pixels,
     )
 

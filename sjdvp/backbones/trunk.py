@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sjdvp.backbones import attention
+from sjdvp.backbones.place import compute_there
 from sjdvp.cache import RowCache
 
 
@@ -20,16 +21,20 @@ class Trunk:
     def __init__(self, decoder: PreTrainedModel, rotary: nn.Module | None = None) -> None:
         """Take a decoder with its weights in place; `rotary` replaces its rotary embedding.
 
-        A decoder's own rotary embedding is computed anew: it is no weight, so loading on the meta device leaves it there.
+        A decoder's own rotary embedding is computed anew: it is no weight, so loading on the meta device leaves it there. Layers
+        may lie on several devices (see `sjdvp.backbones.place`): what goes in and comes out is on the device of the embeddings.
         """
         config: Any = decoder.config
         decoder.set_attn_implementation(attention.NAME)
         self._decoder: Any = decoder.eval().requires_grad_(False)
-        self._n_layers = config.num_hidden_layers
         self._n_heads = config.num_key_value_heads
         self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         example = next(decoder.parameters())
         self.device, self.dtype = example.device, example.dtype
+        self._devices = [next(layer.parameters()).device for layer in self._decoder.layers]
+        if set(self._devices) != {self.device}:
+            for part, device in [*zip(self._decoder.layers, self._devices, strict=True), (self._decoder.norm, self.device)]:
+                compute_there(part, device)
         self._decoder.rotary_emb = (rotary or type(self._decoder.rotary_emb)(config)).to(self.device)
 
     @property
@@ -40,7 +45,7 @@ class Trunk:
 
     def new_cache(self, n_rows: int, n_slots: int) -> RowCache:
         """Allocate keys and values for `n_rows` rows of `n_slots` slots."""
-        return RowCache(self._n_layers, n_rows, self._n_heads, n_slots, self._head_size, self.dtype, self.device)
+        return RowCache(self._devices, n_rows, self._n_heads, n_slots, self._head_size, self.dtype)
 
     def __call__(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: RowCache) -> Tensor:
         """Return the hidden states [R, W, D]; keys and values are written at `slots_RW`, which are also the rotary positions.

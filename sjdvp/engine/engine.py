@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from sjdvp import rng
-from sjdvp.backbones import open_backbone
 from sjdvp.config import RunConfig
 from sjdvp.decode.build import make_decoder
 from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.decode.window import Layout, State
-from sjdvp.engine.devices import pick_batch_size, pick_device, pick_dtype, use_few_threads
+from sjdvp.engine.devices import pick_batch_size
 from sjdvp.engine.forward import Forward
-from sjdvp.engine.memory import Elastic, weights_must_fit
+from sjdvp.engine.loading import load_backbone
+from sjdvp.engine.memory import Elastic
 from sjdvp.engine.metrics import Seat, decoding_stats, peak_memory, synchronize, token_digest
 from sjdvp.engine.neighbours import cached_neighbours
 from sjdvp.engine.runtime import make_step, pick_mode
@@ -54,7 +54,7 @@ class Engine:
         self._rows: Rows[Seat] = Rows(n_rows)
         self._places: dict[int, int] = {}  # busy row: the first position that is not committed
         self._warm = False
-        mode = pick_mode(config.run.step, backbone.device)
+        mode = pick_mode(config.run, backbone.device)
         self._fast = make_step(self.step, mode, len(self.forward.lengths))
         self.compile_s = 0.0 if mode == "eager" else self._prepare()
 
@@ -188,8 +188,5 @@ def _described(error: ImageError | None) -> dict[str, str] | None:
 @contextmanager
 def open_engine(config: RunConfig) -> Iterator[Elastic]:
     """Load the backbone that a configuration names and put an engine around it, for as long as the context lasts."""
-    device = pick_device(config.run.device)
-    with weights_must_fit(device):
-        backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device))
-    use_few_threads(backbone)
+    backbone = load_backbone(config)
     yield Elastic(lambda n_rows: Engine(backbone, config, n_rows), pick_batch_size(config, backbone))

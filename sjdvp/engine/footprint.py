@@ -1,6 +1,7 @@
 """How much memory decoding takes, computed from shapes: so that a batch can be chosen that fits."""
 
 import os
+from collections import Counter
 
 import torch
 
@@ -9,14 +10,22 @@ from sjdvp.decode.prior import make_prior
 from sjdvp.interfaces import Backbone
 
 _LAWS_IN_A_STEP = 8  # [W, V] tensors alive at once for each row, in float32: a generous estimate
-_SHARE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator
+SHARE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator
 
 
 def cache_bytes(backbone: Backbone, config: RunConfig) -> int:
     """Return the bytes of keys and values of one image."""
-    one_slot = sum(layer.keys.nbytes + layer.values.nbytes for layer in backbone.new_cache(1, 1).row_layers)
+    return _cache(backbone, config).total()
+
+
+def _cache(backbone: Backbone, config: RunConfig) -> Counter[torch.device]:
+    """Return the bytes of keys and values of one image on each device that holds layers."""
     branches = 1 if config.sampling.cfg_scale == 1 else 2
-    return one_slot * branches * (backbone.max_prompt + backbone.grid.length + config.decoder.width)
+    n_slots = branches * (backbone.max_prompt + backbone.grid.length + config.decoder.width)
+    on: Counter[torch.device] = Counter()
+    for layer in backbone.new_cache(1, 1).row_layers:
+        on[layer.keys.device] += n_slots * (layer.keys.nbytes + layer.values.nbytes)
+    return on
 
 
 def row_bytes(backbone: Backbone, config: RunConfig) -> int:
@@ -35,5 +44,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def most_rows(backbone: Backbone, config: RunConfig) -> int:
-    """Return how many images fit beside what is loaded; at least 1."""
-    return max(1, int(_SHARE * free_bytes(backbone.device)) // row_bytes(backbone, config))
+    """Return how many images fit beside what is loaded, on every device that holds a part of it; at least 1."""
+    on = _cache(backbone, config)
+    on[backbone.device] += row_bytes(backbone, config) - on.total()
+    return max(1, min(int(SHARE * free_bytes(device)) // needed for device, needed in on.items()))

@@ -5,20 +5,23 @@ from typing import Any
 
 import torch
 
-from sjdvp.config import StepMode
+from sjdvp.config import RunSettings, StepMode
 from sjdvp.decode.window import State
 from sjdvp.errors import DeviceError
 
 Step = Callable[[State, int], State]  # the second argument says how many slots of the cache are looked at
 
 
-def pick_mode(mode: StepMode, device: torch.device) -> StepMode:
-    """Return how to run the step: auto is a graph on a GPU, where launches take longer than small kernels, and eager on a CPU."""
-    if mode == "graph" and device.type != "cuda":
+def pick_mode(run: RunSettings, device: torch.device) -> StepMode:
+    """Return how to run the step: auto is a graph on a GPU, where launches take longer than small kernels.
+
+    It is eager on a CPU, and where layers are shared out over several devices, which no graph here holds.
+    """
+    if run.step == "graph" and device.type != "cuda":
         raise DeviceError(f"run.step graph: {device} has no CUDA graphs", "use eager or compile")
-    if mode == "auto":
-        return "graph" if device.type == "cuda" else "eager"
-    return mode
+    if run.step == "auto":
+        return "graph" if device.type == "cuda" and run.device_map is None else "eager"
+    return run.step
 
 
 def make_step(step: Step, mode: StepMode, n_lengths: int) -> Step:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from sjdvp.backbones import open_backbone
 from sjdvp.config import RunConfig
-from sjdvp.engine.devices import pick_batch_size, pick_device, pick_dtype, use_few_threads
+from sjdvp.engine.devices import pick_batch_size
 from sjdvp.engine.engine import Engine
+from sjdvp.engine.loading import load_backbone
 from sjdvp.interfaces import Backbone
 
 
@@ -18,8 +18,5 @@ def open_engines(
 
     `make` is called for one configuration after the other, in their order.
     """
-    first = configs[0]
-    device = pick_device(first.run.device)
-    backbone = open_backbone(first.model, device, pick_dtype(first.model.dtype, device))
-    use_few_threads(backbone)
+    backbone = load_backbone(configs[0])
     yield [make(backbone, config, pick_batch_size(config, backbone)) for config in configs]

@@ -13,6 +13,7 @@ from torch import nn
 
 from sjdvp.backbones import open_backbone
 from sjdvp.backbones.checkpoints import load_strict, open_checkpoint
+from sjdvp.backbones.place import Place
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, SjdvpError, WeightsError
 from tests.backbones.harness import CPU, PARITY
@@ -49,7 +50,7 @@ def test_every_misfit_is_listed(tmp_path: Path) -> None:
     tensors = {f"{name}.weight": torch.zeros(3, 2) for name in "bcdefg"} | {f"x{i}": torch.zeros(1) for i in range(8)}
     save_file(tensors | {"b.weight": torch.zeros(9, 2)}, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError) as caught:
-        load_strict(module, open_checkpoint(tmp_path), "a toy", torch.float32, CPU)
+        load_strict(module, open_checkpoint(tmp_path), "a toy", torch.float32, Place(CPU))
     message = str(caught.value)
     assert "8 missing (a.bias, a.weight, b.bias, c.bias, d.bias, and 3 more)" in message
     assert "8 unexpected (x0, x1, x2, x3, x4, and 3 more)" in message
@@ -128,13 +129,14 @@ import re, sys, torch
 from pathlib import Path
 from torch import nn
 from sjdvp.backbones.checkpoints import load_strict, open_checkpoint
+from sjdvp.backbones.place import Place
 def peak():  # KiB; getrusage would count the process that started this one
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 with torch.device("meta"):
     module = nn.ModuleList([nn.Linear(int(sys.argv[3]), 4096, bias=False) for _ in range(int(sys.argv[2]))])
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
 before = peak()
-load_strict(module, open_checkpoint(Path(sys.argv[1])), "a random model", torch.bfloat16, torch.device("cpu"))
+load_strict(module, open_checkpoint(Path(sys.argv[1])), "a random model", torch.bfloat16, Place(torch.device("cpu")))
 print((peak() - before) * 1024 / sum(p.nbytes for p in module.parameters()))
 """
 

@@ -37,3 +37,9 @@ def test_this_process_draws_when_none_are_asked_for():
         raise AssertionError
 
     assert Processes().painter(open_one, print) is open_one
+
+
+def test_a_shared_model_is_one_process(sjdvp, tmp_path):
+    result = sjdvp("generate", "--prompt", "a", "-o", tmp_path / "o", "--device-map", "auto", "--workers", "2")
+    assert result.code == 2
+    assert "--device-map auto is one process on all GPUs" in result.err

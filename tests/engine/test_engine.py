@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sjdvp.backbones.generic import load
+from sjdvp.backbones.place import Place
 from sjdvp.config import RunConfig, RunSettings, SamplingConfig, from_table
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.forward import Forward
@@ -39,7 +40,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def backbone(folder):
-    return load(folder, CPU, torch.float32)
+    return load(folder, Place(CPU), torch.float32)
 
 
 def settings(decoder="sjd", window=6, cfg_scale=2.0, **more):
@@ -69,7 +70,7 @@ WAYS = list(itertools.product(["independent", "coupled", "gumbel"], ["none", "ad
 
 @pytest.mark.parametrize(("drafter", "prior", "n_rows"), WAYS)
 def test_same_noise_is_ar_token_for_token(folder, drafter, prior, n_rows):
-    backbone = load(folder, CPU, torch.float64)
+    backbone = load(folder, Place(CPU), torch.float64)
     plain = paint(backbone, settings("ar"), 1)
     fast = paint(backbone, settings("same-noise", drafter=drafter, prior={"kind": prior, "rises": 1}), n_rows)
     assert [p.stats["token_sha256"] for p in plain] == [p.stats["token_sha256"] for p in fast]
@@ -79,7 +80,7 @@ def test_same_noise_is_ar_token_for_token(folder, drafter, prior, n_rows):
 @pytest.mark.parametrize("cfg_scale", [1.0, 3.0])
 def test_windowed_forward_equals_the_whole_sequence_at_once(folder, cfg_scale):
     """Rows at different places, with rejected drafts left in the cache, against transformers without any cache."""
-    backbone = load(folder, CPU, torch.float64)
+    backbone = load(folder, Place(CPU), torch.float64)
     forward = Forward(backbone, 2, 3, cfg_scale)
     prompts = [backbone.prompt("red dog on a blue cat"), backbone.prompt("cat")]
     codes = torch.randint(24, (2, 20), generator=torch.Generator().manual_seed(3))

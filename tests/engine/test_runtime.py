@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sjdvp import rng
 from sjdvp.backbones.generic import load
+from sjdvp.backbones.place import Place
 from sjdvp.config import RunSettings
 from sjdvp.decode.step import admit
 from sjdvp.decode.window import State
@@ -29,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def backbone(folder):
-    return load(folder, CPU, torch.float64)
+    return load(folder, Place(CPU), torch.float64)
 
 
 @pytest.mark.slow
@@ -45,7 +46,7 @@ def test_the_compiled_step_draws_the_same_pictures(backbone, decoder):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n_rows", [1, 3])
 def test_a_part_of_the_cache_gives_the_bits_of_the_whole(tmp_path, dtype, n_rows):
-    backbone = load(save_tiny_model(tmp_path, rows=20, columns=60), CPU, dtype)
+    backbone = load(save_tiny_model(tmp_path, rows=20, columns=60), Place(CPU), dtype)
     forward = Forward(backbone, n_rows, 5, 2.0)
     assert len(forward.lengths) == 3
     for row in range(n_rows):
@@ -94,17 +95,18 @@ def test_a_step_reads_nothing_back(backbone, decoder):
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_step_on_a_gpu_stays_there(folder, decoder):
     """Without a GPU: on the meta device, where a read by the host raises, and so does a tensor that stayed on the host."""
-    engine = Engine(load(folder, torch.device("meta"), torch.float32), settings(decoder), 2)
+    engine = Engine(load(folder, Place(torch.device("meta")), torch.float32), settings(decoder), 2)
     with torch.inference_mode():
         new = engine.step(engine.state, engine.forward.lengths[-1])
     assert {tensor.device.type for tensor in new.tensors()} == {"meta"}
 
 
 def test_a_graph_needs_a_gpu():
-    assert pick_mode("auto", CPU) == "eager"
-    assert pick_mode("auto", torch.device("cuda")) == "graph"
+    assert pick_mode(RunSettings(), CPU) == "eager"
+    assert pick_mode(RunSettings(), torch.device("cuda")) == "graph"
+    assert pick_mode(RunSettings(device_map="auto"), torch.device("cuda")) == "eager"
     with pytest.raises(DeviceError, match="no CUDA graphs"):
-        pick_mode("graph", CPU)
+        pick_mode(RunSettings(step="graph"), CPU)
 
 
 def test_replay_keeps_one_state(backbone, monkeypatch):

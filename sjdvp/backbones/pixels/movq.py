@@ -17,6 +17,7 @@ from transformers.models.emu3.modeling_emu3 import Emu3VQVAEConv3d, Emu3VQVAEDec
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict
 from sjdvp.backbones.pixels.codebook import Codebook
 from sjdvp.backbones.pixels.taming import UNUSED
+from sjdvp.backbones.place import Place
 from sjdvp.errors import WeightsError
 
 # Names in the layout of Emu3VQVAE -> names in the originals.
@@ -54,7 +55,7 @@ class MovqDecoder(nn.Module):
         with torch.device("meta"):
             decoder = cls(config, video=video)
         part = _original_part if original else Part
-        load_strict(decoder, stored, what, torch.float32, device, part if video else _image_part, ignore=UNUSED)
+        load_strict(decoder, stored, what, torch.float32, Place(device), part if video else _image_part, ignore=UNUSED)
         return decoder.eval().requires_grad_(False)
 
     def codebook(self) -> Tensor:

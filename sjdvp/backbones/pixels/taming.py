@@ -17,6 +17,7 @@ from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict
 from sjdvp.backbones.pixels.codebook import Codebook
+from sjdvp.backbones.place import Place
 from sjdvp.errors import WeightsError
 
 # Whatever is not of the decoding half: encoder, losses, counters. Official loaders are not strict, so files hold what they like.
@@ -58,9 +59,11 @@ class TamingDecoder(nn.Module):
         with torch.device("meta"):
             decoder = cls(config, coarsest_attention=variant.coarsest_attention, unit_sphere=variant.unit_sphere)
         n_levels = len(config.channel_multiplier)
-        load_strict(
-            decoder, stored, what, torch.float32, device, lambda name: Part(variant.stored_name(name, n_levels)), ignore=UNUSED
-        )
+
+        def part(name: str) -> Part:
+            return Part(variant.stored_name(name, n_levels))
+
+        load_strict(decoder, stored, what, torch.float32, Place(device), part, ignore=UNUSED)
         return decoder.eval().requires_grad_(False)
 
     def codebook(self) -> Tensor:

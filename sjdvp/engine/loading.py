@@ -1,0 +1,35 @@
+"""The backbone of a run, loaded where its settings say."""
+
+from importlib.util import find_spec
+
+import torch
+
+from sjdvp.backbones import open_backbone
+from sjdvp.config import RunConfig
+from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads
+from sjdvp.engine.footprint import SHARE, free_bytes
+from sjdvp.engine.memory import weights_must_fit
+from sjdvp.errors import ConfigError, DeviceError
+from sjdvp.interfaces import Backbone
+
+
+def load_backbone(config: RunConfig) -> Backbone:
+    """Load the backbone that a configuration names. Raises ConfigError, WeightsError or DeviceError with what to do."""
+    free = _all_gpus() if config.run.device_map else {}
+    device = next(iter(free), None) or pick_device(config.run.device)
+    with weights_must_fit(device):
+        backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device), free)
+    use_few_threads(backbone)
+    return backbone
+
+
+def _all_gpus() -> dict[torch.device, int]:
+    """Return the visible GPUs, among which `run.device_map` shares the layers out, and the bytes that may be used on each."""
+    if find_spec("accelerate") is None:
+        raise ConfigError(
+            "--device-map auto: the package accelerate is not installed", 'pip install "sjdvp[big]"', "run.device_map"
+        )
+    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    if not gpus:
+        raise DeviceError("--device-map auto: this process sees no GPU", "leave it out; see `sjdvp doctor`")
+    return {gpu: int(SHARE * free_bytes(gpu)) for gpu in gpus}
