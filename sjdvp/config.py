@@ -33,6 +33,7 @@ class ModelConfig:
     tokenizer: str | None = None  # where the text tokenizer lives when the weights' folder has none
     pixels: str | None = None  # where the pixel decoder lives when the weights' folder has none
     text_encoder: str | None = None  # of models that read their prompts with another model (LlamaGen t2i: flan-t5-xl)
+    clean_captions: bool = False  # LlamaGen t2i: read prompts as its captions were in training; needs the extra sjdvp[t5]
     resolution: int | None = None  # side of the square it was trained for, in pixels, where the weights do not tell
     heads: int | None = None  # attention heads, where neither the weights nor the family's rule tell (LlamaGen)
     revision: str | None = None

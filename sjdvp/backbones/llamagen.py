@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 from transformers import LlamaConfig, LlamaModel
 
+from sjdvp.backbones import captions
 from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint
 from sjdvp.backbones.grid import Grid
@@ -126,8 +127,10 @@ def open_classes(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapt
 
 def open_captions(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open a text-conditional model (t2i) with its text encoder."""
+    clean = captions.cleaner() if config.clean_captions else captions.plain
     network, adapt = _open(config, "t2i", place, dtype)
-    encoder = TextEncoder(locate(config.text_encoder, setting="model.text_encoder").path, CAPTION_SLOTS, place.device, dtype)
+    text_encoder = locate(config.text_encoder, setting="model.text_encoder").path
+    encoder = TextEncoder(text_encoder, clean, CAPTION_SLOTS, place.device, dtype)
     wanted = network.condition.fc1.in_features
     if encoder.n_features != wanted:
         raise WeightsError(f"the text encoder gives {encoder.n_features} features, the model reads {wanted}", "take flan-t5-xl")

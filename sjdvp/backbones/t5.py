@@ -1,9 +1,6 @@
-"""The T5 text encoder that LlamaGen reads captions with.
+"""The T5 text encoder that LlamaGen reads captions with. Source: FoundationVision/LlamaGen, language/t5.py."""
 
-Source: LlamaGen language/t5.py, with its text cleaning switched off (`use_text_preprocessing=False`: lower case, no outer spaces);
-the cleaning of web captions that is its default needs two libraries more and changes nothing in a plain sentence.
-"""
-
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,9 +13,9 @@ from sjdvp.errors import WeightsError
 
 
 class TextEncoder:
-    """From a caption to the features of its tokens, at most `n_slots` of them with the end token."""
+    """From a caption, cleaned, to the features of its tokens, at most `n_slots` of them with the end token."""
 
-    def __init__(self, folder: Path, n_slots: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, clean: Callable[[str], str], n_slots: int, device: torch.device, dtype: torch.dtype) -> None:
         about = read_json(folder / "config.json")
         if about.get("model_type") != "t5":
             raise WeightsError(f"{folder}: a {about.get('model_type')} model, not T5", "model.text_encoder takes google/flan-t5-xl")
@@ -28,12 +25,12 @@ class TextEncoder:
         self._device, self._model = device, model.to(device).eval().requires_grad_(False)
         self._tokenizer = open_tokenizer(folder / "tokenizer.json")
         self._end = special_ids(self._tokenizer, ["</s>"], {}, about["vocab_size"])
-        self._n_slots = n_slots
+        self._clean, self._n_slots = clean, n_slots
         self.n_features: int = about["d_model"]
 
     @torch.inference_mode()
     def __call__(self, text: str) -> tuple[Tensor, bool]:
         """Return the features [N, F] of a caption, and whether it was cut."""
-        ids, truncated = shorten(encode(self._tokenizer, text.lower().strip()), self._n_slots - 1)
+        ids, truncated = shorten(encode(self._tokenizer, self._clean(text)), self._n_slots - 1)
         features: Tensor = self._model(torch.tensor([ids + self._end], device=self._device)).last_hidden_state[0]
         return features, truncated
