@@ -14,7 +14,6 @@ from typing import Any
 from sjdvp.config import RunConfig, from_table, read_setting, setting_types, unknown_key
 from sjdvp.errors import ConfigError
 from sjdvp.presets import GREEDY, preset
-from sjdvp.strict_yaml import load_mapping
 
 PREFIX = "SJDVP_"
 STRUCTURE = frozenset({"decoder.drafter", "decoder.verifier", "decoder.fresh", "decoder.prior.kind"})
@@ -88,7 +87,7 @@ def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
 def list_profiles(environ: Mapping[str, str] | None = None) -> list[Profile]:
     """Return every profile that can be given by name, sorted; a profile of the user hides a packaged one of the same name."""
     paths = {path.stem: path for path in _files(environ)}
-    return [Profile(name, path, str(load_mapping(path).get("description", ""))) for name, path in sorted(paths.items())]
+    return [Profile(name, path, str(_read(path).get("description", ""))) for name, path in sorted(paths.items())]
 
 
 def user_folder(environ: Mapping[str, str]) -> Path | None:
@@ -122,9 +121,15 @@ def _user_layer(environ: Mapping[str, str]) -> Layer:
 
 def _file_layer(path: Path, origin: str) -> Layer:
     try:
-        return _layer(origin, dict(_flatten(load_mapping(path), setting_types())))
+        return _layer(origin, dict(_flatten(_read(path), setting_types())))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}" if error.key else str(error), error.hint) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from sjdvp.strict_yaml import load_mapping  # a help text reads no profile, and PyYAML is a tenth of its time
+
+    return load_mapping(path)
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:

@@ -22,7 +22,7 @@ def tiny(monkeypatch):
 
 
 def test_host_reads(tiny):
-    """38 a step with two drafts accepted and one refused: what the official loop was measured to do. Each meeting of a row end costs four more."""
+    """38 a step with two drafts accepted and one refused, as measured of the official loop; meeting a row end costs four more."""
     theirs, ours = models.published(torch.float32, 4), models.large(torch.float32, 4)
     reads = [host_reads(theirs.step) for _ in range(4)]
     assert reads[0] == 38 and set(reads) <= {38, 42, 46}
