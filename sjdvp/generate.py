@@ -15,7 +15,17 @@ from sjdvp.errors import ConfigError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted, one_at_a_time
 from sjdvp.jobs import Painter, Picture
 from sjdvp.runs.background import Background
-from sjdvp.runs.folder import PickWindow, RunInfo, Wanted, check_fits, given_window, open_folder, settled
+from sjdvp.runs.folder import (
+    PickWindow,
+    RunInfo,
+    Wanted,
+    check_fits,
+    given_window,
+    keep_revision,
+    open_folder,
+    revision_of,
+    settled,
+)
 from sjdvp.runs.journal import finished, read_log
 from sjdvp.runs.jsonl import Appender
 from sjdvp.runs.layout import log_path
@@ -90,8 +100,8 @@ def generate(request: Request, open_painter: OpenPainter, listen: Listener, pick
 
     `open_painter` is called once, after all checks, and only when there is something to draw; a plain Painter fits through
     `contextlib.nullcontext`. `pick_window` is asked when a new folder is to have the window `auto`. `listen` hears RunStarted,
-    Notes, one ImageFinished an image (from another thread, never two calls at a time) and RunFinished, which comes also when the run
-    ends by an error or a signal.
+    Notes, one ImageFinished an image (from another thread, never two calls at a time) and RunFinished, which comes also when the
+    run ends by an error or a signal.
 
     Raises PromptError, ConfigError, FolderError before generation; StorageError when the disk refuses a write; Interrupted after
     SIGINT or SIGTERM (pictures that were complete are saved); PromptError also later, for a pipe with a bad line.
@@ -180,7 +190,7 @@ class _Run:
         """Draw what the source gives; the summary is told however it ends."""
         try:
             if source.has_work():
-                with open_painter(self._painter_config()) as painter, self._saving() as saving:
+                with open_painter(self._pinned(self._painter_config())) as painter, self._saving() as saving:
                     source.check = saving.check
                     for picture in self._until_too_many_fail(painter.paint(source)):
                         saving.put((source.claim(picture.job), picture))
@@ -196,6 +206,15 @@ class _Run:
         if config.run.batch_size != "auto" or self.request.stdin is not None or todo >= _FEW:
             return config
         return replace(config, run=replace(config.run, batch_size=todo))
+
+    def _pinned(self, config: RunConfig) -> RunConfig:
+        """Return the settings with paths for hub ids, at the revision of the folder: that of its first run, here or elsewhere."""
+        from sjdvp.weights import pin  # not needed where everything is drawn
+
+        root = self.request.out
+        model = pin(replace(config.model, revision=revision_of(root) or config.model.revision))
+        first = keep_revision(root, model.revision)
+        return replace(config, model=model if first == model.revision else pin(replace(config.model, revision=first)))
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[Background[tuple[Task, Picture]]]:

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "compare": MIDDLE | {"engine", "generate", "report"},
     "diagnose": MIDDLE | {"decode", "engine", "report", "compare"},
     "bench": MIDDLE | {"decode", "engine"},
+    "calibrate": MIDDLE | {"bench", "engine"},
     "quality": ON_DISK | {"report"},
     "report": ON_DISK,
     "slurm": ON_DISK,

@@ -33,7 +33,7 @@ def test_the_first_process_picks_and_the_others_follow(tmp_path):
     draw(tmp_path, AUTO.with_window(24), never, "plum", "fig", "pear")
     rows = [row for path in log_paths(tmp_path) for row in read_rows(path)]
     assert [row["params"]["window"] for row in rows] == [24, 24, 24]
-    with pytest.raises(FolderError, match="decoder.window: 24 there, 8 now"):
+    with pytest.raises(FolderError, match=r"decoder\.window: 24 there, 8 now"):
         draw(tmp_path, AUTO.with_window(8), never, "plum")
 
 

@@ -25,9 +25,7 @@ SAMPLING = SamplingConfig(temperature=0.9)
 RELAXED = RelaxConfig(neighbours=1, delta=0.4, group=3, distance=0.5)
 
 
-def decoder(
-    drafter="independent", fresh="uniform", prior="none", window=3, verifier="exact", sampling=SAMPLING, model=MODEL
-):
+def decoder(drafter="independent", fresh="uniform", prior="none", window=3, verifier="exact", sampling=SAMPLING, model=MODEL):
     # One rise and a short history, so that the prediction acts within images this small.
     predict = PriorConfig(kind=prior, rises=1, history=2, beta=2.0, pull=-0.5, top_k=0)
     config = DecoderConfig(drafter=drafter, verifier=verifier, fresh=fresh, window=window, prior=predict, relax=RELAXED)
