@@ -6,7 +6,7 @@
     images     images a second over batch and window              about 8 minutes; --batches 4,8 --image-windows 4 for a few points
     start      start-up of the command line                       about 2 minutes
 
-The times are for one quiet core without bfloat16 units. On a CPU times are processor seconds of one thread: what a clock shows on a
+The times are for one quiet core without bfloat16 units. The time of one thread is its processor seconds: what a clock shows on a
 machine with nothing else to do, and nearly the same on a busy one.
 """
 
@@ -39,8 +39,9 @@ def main():
     parser.add_argument("--image-windows", type=numbers, default="1,4,8,16,32", help="of images")
     parser.add_argument("--generate", type=numbers, default="1,8,16,32", help="batches of transformers' generate; empty: none")
     parser.add_argument("--compile", action="store_true", help="images with a compiled step; the compiling is not counted")
+    parser.add_argument("--threads", type=int, default=1, help="with more than one, times are the wall's: on a quiet machine only")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     for name in options.tables or TABLES:
         TABLES[name](options)
 

@@ -1,14 +1,13 @@
 """Figure 3: images a second of the embedded model, over batch sizes and windows, beside transformers' `generate`."""
 
 import json
-import time
 
 import torch
 from transformers import LlamaForCausalLM
 
 from sjdvp.backbones.generic import EMBEDDED
 from tests.benchmark.models import small, small_backbone
-from tests.benchmark.timing import head, ms, row
+from tests.benchmark.timing import clock, head, ms, row
 
 
 def images(options):
@@ -37,13 +36,13 @@ def images(options):
 def drawn(decoder, window, n_rows, *, compiled):
     """Return images a second and codes a step and row. Counted until a row ends: the engine would fill it again at once."""
     loop = small(decoder, window, n_rows, **({"run.step": "compile"} if compiled else {}))
-    length, n_steps, started = small_backbone().grid.length, 0, time.process_time()
+    length, n_steps, started = small_backbone().grid.length, 0, clock()
     loop.seat()
     while max(loop.places) < length:
         loop.step()
         n_steps += 1
     codes = sum(loop.places)
-    return codes / length / (time.process_time() - started), codes / n_steps / n_rows
+    return codes / length / (clock() - started), codes / n_steps / n_rows
 
 
 def generated(batch):
