@@ -4,14 +4,19 @@ A hub id is `owner/name`, with `@revision` after it and `/path/in/the/repository
 through huggingface_hub, which keeps to HF_HOME and HF_HUB_OFFLINE.
 """
 
+import functools
+import json
 import re
+import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from sjdvp.config import ModelConfig
@@ -19,8 +24,10 @@ from sjdvp.errors import WeightsError
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>.+))?")
 _SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha>[0-9a-f]{40})(?P<file>/.+)?")
+SUFFIXES = frozenset({".safetensors", ".pt", ".pth", ".bin", ".ckpt"})
 _WANTED = ["*.json", "*.safetensors"]
 _PICKLES = ["*.bin", "*.pth", "*.ckpt"]  # only where a repository has nothing better: many hold both
+_PATIENCE_S = 10  # with a hub that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +52,23 @@ def locate(spec: str | None, revision: str | None = None, setting: str = "model.
     match = _HUB_ID.fullmatch(spec)
     if match is None or spec.startswith((".", "~")):
         raise WeightsError(f"{spec}: no such file or folder ({setting})", "give a path that exists, or a hub id owner/name")
-    return _download(match["repo"], match["revision"] or revision, match["file"], path)
+    return _download(match["repo"], match["revision"] or revision, match["file"], path, weights=setting == "model.path")
 
 
 def pin(model: ModelConfig) -> ModelConfig:
     """Return the settings with every hub id replaced by the path of its files here, and the revision found.
 
     The parent of a run does this once; its workers then open paths, and never the network. Raises WeightsError when the weights
-    are not there. A tokenizer, pixel decoder or text encoder out of reach is left as it is named: the weights' own folder may
-    hold one, and whoever opens the model says so if not.
+    or the text encoder are not there. A tokenizer or pixel decoder out of reach is left as it is named: the weights' own folder
+    may hold one, and whoever opens the model says so if not.
     """
     if model.path is None:
         return model
     weights = locate(model.path, model.revision)
     others: dict[str, Any] = {}
-    for field in ("tokenizer", "pixels", "text_encoder"):
+    if model.text_encoder:
+        others["text_encoder"] = str(locate(model.text_encoder, setting="model.text_encoder").path)
+    for field in ("tokenizer", "pixels"):
         spec = getattr(model, field)
         others[field] = _path_if_reachable(spec, f"model.{field}") if spec else None
     return replace(model, path=str(weights.path), revision=weights.revision, **others)
@@ -90,6 +99,11 @@ def find_file(weights: Located, names: Iterable[str], other: str | None, setting
     return found
 
 
+def called(spec: str | None) -> str | None:
+    """Return what the weights that `spec` names are called wherever they lie: the hub id of files in the hub's cache."""
+    return _local(Path(spec), None).name if spec and _SNAPSHOT.search(spec) else spec
+
+
 def _local(path: Path, revision: str | None) -> Located:
     snapshot = _SNAPSHOT.search(path.as_posix())
     if snapshot is None:
@@ -97,20 +111,53 @@ def _local(path: Path, revision: str | None) -> Located:
     return Located(path, f"{snapshot['owner']}/{snapshot['name']}{snapshot['file'] or ''}", snapshot["sha"])
 
 
-def _download(repo: str, revision: str | None, file: str | None, as_path: Path) -> Located:
+def _download(repo: str, revision: str | None, file: str | None, as_path: Path, *, weights: bool) -> Located:
+    """Return where a repository, or a file of it, lies in the hub's cache; `weights` says that a model must be in it."""
+    away = _why_not_asked()
+    missing, reason = file, away
     try:
-        if file is None:
-            path = snapshot_download(repo, revision=revision, allow_patterns=_WANTED)
-            if not any(Path(path).rglob("*.safetensors")):
-                path = snapshot_download(repo, revision=revision, allow_patterns=[*_WANTED, *_PICKLES])
-        else:
-            path = hf_hub_download(repo, file, revision=revision)
+        if file is not None:
+            return _local(Path(hf_hub_download(repo, file, revision=revision, local_files_only=bool(away))), revision)
+        path = Path(snapshot_download(repo, revision=revision, allow_patterns=_WANTED, local_files_only=bool(away)))
+        if not any(path.rglob("*.safetensors")):
+            wanted = [*_WANTED, *_PICKLES]
+            path = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, local_files_only=bool(away)))
+        missing = _missing(path) if weights else None
+        if missing is None:
+            return _local(path, revision)
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        asked = f"{file} of {repo}" if file else repo
-        command = " ".join(["hf download", repo, *([file] if file else []), *(["--revision", revision] if revision else [])])
-        reason = str(error).strip().splitlines()[0]
-        raise WeightsError(
-            f"{asked} is not here and could not be fetched ({reason}): looked for {as_path} and in the cache {HF_HUB_CACHE}",
-            f"fetch it where there is a network: {command}",
-        ) from error
-    return _local(Path(path), revision)
+        reason = away or str(error).strip().splitlines()[0]
+    asked = f"{missing} of {repo}" if missing else repo
+    command = " ".join(["hf download", repo, *([file] if file else []), *(["--revision", revision] if revision else [])])
+    raise WeightsError(
+        f"{asked} is not here and could not be fetched ({reason}): looked for {as_path} and in the cache {HF_HUB_CACHE}",
+        f"fetch it where there is a network: {command}",
+    )
+
+
+@functools.cache
+def _why_not_asked() -> str:
+    """Return why the hub is not asked, or "" when it answers.
+
+    Found out by one short request: with a network that is up and answers nothing, the library's own calls take many minutes.
+    """
+    if HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_PATIENCE_S).close()
+    except HTTPError:
+        return ""  # an answer
+    except (OSError, HTTPException) as error:
+        return f"{ENDPOINT} does not answer: {error}"
+    return ""
+
+
+def _missing(folder: Path) -> str | None:
+    """Return what a snapshot lacks of its model: a file that its index names, or all weights. One tokenizer may be all it holds."""
+    for index in folder.glob("*.index.json"):
+        named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        absent = next((name for name in named if not (folder / name).is_file()), None)
+        if absent is not None:
+            return absent
+    found = any(path.suffix in SUFFIXES for path in folder.rglob("*"))
+    return None if found else "the weights"

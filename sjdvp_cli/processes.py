@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from sjdvp.config import RunConfig
@@ -35,12 +35,10 @@ class Processes:
 
         @contextmanager
         def open_several(config: RunConfig) -> Iterator[Painter]:
-            from sjdvp.weights import pin
             from sjdvp.workers.pool import open_workers
 
             if config.run.device_map:
                 raise ConfigError("--device-map auto is one process on all GPUs", "leave out either it or --gpus and --workers")
-            config = replace(config, model=pin(config.model))  # one download, not one in each process
             with open_workers(config, self.devices(config), open_one, tell) as workers:
                 yield workers
 

@@ -1,3 +1,5 @@
+import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A hub cache with one snapshot of one repository; anything else is out of reach."""
     snapshot = tmp_path / "models--owner--name" / "snapshots" / SHA
     (snapshot / "part").mkdir(parents=True)
+    monkeypatch.setattr(weights, "_why_not_asked", lambda: "")
     for file in ("config.json", "model.safetensors", "part/vq.ckpt"):
         (snapshot / file).write_bytes(b"")
 
-    def fetch(repo: str, file: str | None = None, *, revision: str | None = None, allow_patterns: object = None) -> str:
+    def fetch(
+        repo: str, file: str | None = None, *, revision: str | None = None, local_files_only: bool, allow_patterns: object = None
+    ) -> str:
         path = snapshot / file if file else snapshot
         if repo != "owner/name" or revision not in (None, "main", SHA) or not path.exists():
             raise LocalEntryNotFoundError("offline")
@@ -47,8 +52,9 @@ def test_pinned_settings_hold_paths_and_the_revision(hub: Path) -> None:
     assert weights.pin(ModelConfig()) == ModelConfig()
     mine = ModelConfig(path=str(hub.parent), tokenizer="owner/other/tokenizer.json")  # may not be needed
     assert weights.pin(mine).tokenizer == "owner/other/tokenizer.json"
-    with pytest.raises(WeightsError):
-        weights.pin(ModelConfig(path="owner/other"))
+    for lacking in (ModelConfig(path="owner/other"), ModelConfig(path="owner/name", text_encoder="owner/other")):
+        with pytest.raises(WeightsError):
+            weights.pin(lacking)
 
 
 def test_what_is_missing_is_named_with_the_command_that_fetches_it(hub: Path) -> None:
@@ -58,6 +64,32 @@ def test_what_is_missing_is_named_with_the_command_that_fetches_it(hub: Path) ->
     assert "big.pt of owner/other is not here" in str(caught.value)
     assert str(weights.HF_HUB_CACHE) in str(caught.value)
     assert caught.value.hint.endswith("hf download owner/other big.pt --revision v2")
+
+
+def test_a_snapshot_that_lacks_files_names_the_first(hub: Path) -> None:
+    """Other programs, or a tokenizer alone, may have left a part of a repository in the cache."""
+    (hub / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "two.safetensors", "b": "one.safetensors"}}))
+    with pytest.raises(WeightsError, match=r"one\.safetensors of owner/name is not here"):
+        weights.locate("owner/name")
+    for file in ("model.safetensors.index.json", "model.safetensors", "part/vq.ckpt"):
+        (hub / file).unlink()
+    with pytest.raises(WeightsError, match="the weights of owner/name is not here"):
+        weights.locate("owner/name")
+    assert weights.locate("owner/name", setting="model.tokenizer").path == hub
+
+
+def test_weights_are_called_the_same_wherever_they_lie(hub: Path) -> None:
+    assert weights.called(str(hub)) == weights.called("owner/name") == "owner/name"
+    assert weights.called("/my/model") == "/my/model"
+
+
+def test_a_hub_that_does_not_answer_costs_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(weights, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(weights, "_PATIENCE_S", 0.1)
+        weights._why_not_asked.cache_clear()
+        assert "does not answer: timed out" in weights._why_not_asked()
+    weights._why_not_asked.cache_clear()
 
 
 @pytest.mark.parametrize("spec", ["./nothing", "/no/such/folder", "just-a-word", None])

@@ -29,6 +29,7 @@ from sjdvp.backbones.text import open_tokenizer
 from sjdvp.backbones.trunk import Trunk
 from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
+from sjdvp.weights import locate
 
 FORMAT = "sjdvp.model/1"
 EMBEDDED = Path(__file__).parent / "emoji" / "model"
@@ -42,8 +43,9 @@ def open_embedded(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adap
 def open_folder(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open a folder of the user's."""
     if config.path is None:
-        raise WeightsError("the generic backbone needs weights", "give --model FOLDER, a folder that holds sjdvp.json")
-    return load(Path(config.path), place, dtype, config.revision)
+        raise WeightsError("the generic backbone needs weights", "give --model, a folder or hub id that holds sjdvp.json")
+    weights = locate(config.path, config.revision)
+    return load(weights.path, place, dtype, weights.revision)
 
 
 def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = None) -> Adapter:

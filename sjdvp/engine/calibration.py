@@ -12,6 +12,7 @@ import torch
 
 from sjdvp.config import RunConfig
 from sjdvp.engine.neighbours import cache_folder
+from sjdvp.weights import called
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def kept(config: RunConfig, device: torch.device) -> Choice | None:
 
 
 def _path(config: RunConfig, device: torch.device) -> Path:
-    model, decoder = dataclasses.asdict(config.model), config.decoder
+    where = {"path": called(config.model.path), **dict.fromkeys(("revision", "tokenizer", "pixels", "text_encoder"))}
+    model, decoder = dataclasses.asdict(config.model) | where, config.decoder  # a run in workers has paths for hub ids
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()} {platform.processor()}"
     branches = config.sampling.cfg_scale != 1
     structure = [decoder.drafter, decoder.verifier, decoder.prior.kind, decoder.fresh, decoder.window]

@@ -57,6 +57,7 @@ def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> N
         signal.signal(signum, signal.SIG_IGN)  # a terminal or scheduler sends them to all processes; the parent decides
     with contextlib.suppress(OSError):  # where there is no stderr
         os.dup2(2, 1)  # stdout is the parent's, for data: no library may print there
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the parent has fetched what there is; set before any module reads it
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
