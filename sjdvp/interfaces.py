@@ -97,6 +97,10 @@ class Backbone(Protocol):
         """Weights that every forward reads."""
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of all that is loaded."""
+
+    @property
     def max_prompt(self) -> int:
         """Slots that a prompt branch may take."""
 

@@ -6,9 +6,11 @@ through huggingface_hub, which keeps to HF_HOME and HF_HUB_OFFLINE.
 
 import functools
 import json
+import os
 import re
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
+from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from sjdvp.config import ModelConfig
@@ -27,6 +29,7 @@ _SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha
 SUFFIXES = frozenset({".safetensors", ".pt", ".pth", ".bin", ".ckpt"})
 _WANTED = ["*.json", "*.safetensors"]
 _PICKLES = ["*.bin", "*.pth", "*.ckpt"]  # only where a repository has nothing better: many hold both
+_OFFLINE = "HF_HUB_OFFLINE"
 _PATIENCE_S = 10  # with a hub that does not answer
 
 
@@ -135,14 +138,33 @@ def _download(repo: str, revision: str | None, file: str | None, as_path: Path, 
     )
 
 
-@functools.cache
+@contextmanager
+def without_hub() -> Iterator[None]:
+    """Look in the cache alone while the context lasts."""
+    before = os.environ.get(_OFFLINE)
+    os.environ[_OFFLINE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_OFFLINE]
+        else:
+            os.environ[_OFFLINE] = before
+
+
 def _why_not_asked() -> str:
-    """Return why the hub is not asked, or "" when it answers.
+    """Return why the hub is not asked, or ""."""
+    if os.environ.get(_OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE"):
+        return f"the hub is not asked, {_OFFLINE} is set"
+    return _silence()
+
+
+@functools.cache
+def _silence() -> str:
+    """Return how the hub fails to answer, or "" when it answers.
 
     Found out by one short request: with a network that is up and answers nothing, the library's own calls take many minutes.
     """
-    if HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
     try:
         urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_PATIENCE_S).close()
     except HTTPError:

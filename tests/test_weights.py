@@ -87,9 +87,9 @@ def test_a_hub_that_does_not_answer_costs_seconds(monkeypatch: pytest.MonkeyPatc
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(weights, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setattr(weights, "_PATIENCE_S", 0.1)
-        weights._why_not_asked.cache_clear()
-        assert "does not answer: timed out" in weights._why_not_asked()
-    weights._why_not_asked.cache_clear()
+        weights._silence.cache_clear()
+        assert "does not answer: timed out" in weights._silence()
+    weights._silence.cache_clear()
 
 
 @pytest.mark.parametrize("spec", ["./nothing", "/no/such/folder", "just-a-word", None])

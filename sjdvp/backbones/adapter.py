@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.pixels import to_uint8
@@ -43,6 +43,7 @@ class Adapter:
     head: Callable[[Tensor], Tensor]
     pixel_decoder: PixelDecoder
     truncate_pixels: bool  # whether the official code cuts pixel values to whole numbers, or rounds them
+    n_prompt_bytes: int = 0  # of a model that only reads prompts
 
     @property
     def n_codes(self) -> int:
@@ -53,6 +54,12 @@ class Adapter:
     def n_weights(self) -> int:
         """Weights that every forward reads: the trunk's, and a head over the image codes."""
         return self.trunk.n_weights + self.code_embeds_VD.numel()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all that is loaded."""
+        others = [part for part in (self.head, self.pixel_decoder) if isinstance(part, nn.Module)]
+        return self.trunk.n_bytes + self.n_prompt_bytes + sum(w.nbytes for part in others for w in part.parameters())
 
     @property
     def device(self) -> torch.device:

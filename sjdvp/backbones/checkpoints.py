@@ -105,6 +105,7 @@ def load_strict(
     """Fill `module` (built on the meta device) from `stored`, cast and moved tensor by tensor; every name and shape must fit.
 
     `part` says for each name of the module where it comes from; `ignore` is a pattern of stored names that nothing needs.
+    On the meta device nothing is read, only checked.
     Raises WeightsError that lists missing, unexpected and reshaped names as they are stored, at most five of each.
     """
     wanted = module.state_dict()
@@ -113,9 +114,8 @@ def load_strict(
     device_of = place.of(module, dtype)
     filled = {}
     for name, like in wanted.items():
-        made = parts[name].of(stored[parts[name].name])
-        own = torch.empty(made.shape, dtype=dtype if like.is_floating_point() else like.dtype, device=device_of(name))
-        filled[name] = own.copy_(made)
+        own = torch.empty(like.shape, dtype=dtype if like.is_floating_point() else like.dtype, device=device_of(name))
+        filled[name] = own if own.is_meta else own.copy_(parts[name].of(stored[parts[name].name]))
     module.load_state_dict(filled, assign=True)
 
 

@@ -7,7 +7,7 @@ name, because files for different grids have the same shapes.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def open_captions(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adap
     wanted = network.condition.fc1.in_features
     if encoder.n_features != wanted:
         raise WeightsError(f"the text encoder gives {encoder.n_features} features, the model reads {wanted}", "take flan-t5-xl")
-    return adapt(CAPTION_SLOTS, CaptionPrompter(encoder, network.condition))
+    return replace(adapt(CAPTION_SLOTS, CaptionPrompter(encoder, network.condition)), n_prompt_bytes=encoder.n_bytes)
 
 
 def _open(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import T5EncoderModel
+from transformers import T5Config, T5EncoderModel
 
 from sjdvp.backbones.checkpoints import read_json
 from sjdvp.backbones.text import encode, open_tokenizer, shorten, special_ids
@@ -21,8 +21,8 @@ class TextEncoder:
             raise WeightsError(f"{folder}: a {about.get('model_type')} model, not T5", "model.text_encoder takes google/flan-t5-xl")
         if not (folder / "tokenizer.json").is_file():
             raise WeightsError(f"{folder}: no tokenizer.json", "fetch it with: hf download google/flan-t5-xl tokenizer.json")
-        model: nn.Module = T5EncoderModel.from_pretrained(folder, local_files_only=True, dtype=dtype)
-        self._device, self._model = device, model.to(device).eval().requires_grad_(False)
+        self._device, self._model = device, _open(folder, device, dtype).eval().requires_grad_(False)
+        self.n_bytes = sum(weight.nbytes for weight in self._model.parameters())
         self._tokenizer = open_tokenizer(folder / "tokenizer.json")
         self._end = special_ids(self._tokenizer, ["</s>"], {}, about["vocab_size"])
         self._clean, self._n_slots = clean, n_slots
@@ -34,3 +34,10 @@ class TextEncoder:
         ids, truncated = shorten(encode(self._tokenizer, self._clean(text)), self._n_slots - 1)
         features: Tensor = self._model(torch.tensor([ids + self._end], device=self._device)).last_hidden_state[0]
         return features, truncated
+
+
+def _open(folder: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    if device.type == "meta":  # nothing is to be read
+        with device:
+            return T5EncoderModel(T5Config.from_pretrained(folder, local_files_only=True)).to(dtype)
+    return T5EncoderModel.from_pretrained(folder, local_files_only=True, dtype=dtype).to(device)

@@ -43,6 +43,11 @@ class Trunk:
         table = self._decoder.get_input_embeddings().weight
         return sum(weight.numel() for weight in self._decoder.parameters() if weight is not table)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all its weights."""
+        return sum(weight.nbytes for weight in self._decoder.parameters())
+
     def new_cache(self, n_rows: int, n_slots: int) -> RowCache:
         """Allocate keys and values for `n_rows` rows of `n_slots` slots."""
         return RowCache(self._devices, n_rows, self._n_heads, n_slots, self._head_size, self.dtype)

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from dataclasses import dataclass
 
 import torch
 
@@ -34,6 +35,23 @@ def row_bytes(backbone: Backbone, config: RunConfig) -> int:
     trail = max(config.decoder.width, backbone.grid.stride) if config.decoder.fresh == "above" else 0
     law = 4 * backbone.n_codes
     return cache_bytes(backbone, config) + law * (config.decoder.width * (1 + n_past + _LAWS_IN_A_STEP) + trail)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a run takes and finds, in bytes; `most_rows` is the largest batch that fits, 0 when the weights alone do not."""
+
+    weights: int
+    cache: int  # of an image
+    laws: int  # of an image
+    free: int
+    most_rows: int
+
+
+def need(backbone: Backbone, config: RunConfig, free: int) -> Need:
+    """Return what `backbone`, which may be on the meta device, takes of `free` bytes."""
+    row, cache = row_bytes(backbone, config), cache_bytes(backbone, config)
+    return Need(backbone.n_bytes, cache, row - cache, free, max(0, int(SHARE * free) - backbone.n_bytes) // row)
 
 
 def free_bytes(device: torch.device) -> int:

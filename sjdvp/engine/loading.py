@@ -5,12 +5,13 @@ from importlib.util import find_spec
 import torch
 
 from sjdvp.backbones import open_backbone
-from sjdvp.config import RunConfig
+from sjdvp.config import ModelConfig, RunConfig
 from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads
-from sjdvp.engine.footprint import SHARE, free_bytes
+from sjdvp.engine.footprint import SHARE, Need, free_bytes, need
 from sjdvp.engine.memory import weights_must_fit
 from sjdvp.errors import ConfigError, DeviceError
 from sjdvp.interfaces import Backbone
+from sjdvp.weights import pin, without_hub
 
 
 def load_backbone(config: RunConfig) -> Backbone:
@@ -21,6 +22,19 @@ def load_backbone(config: RunConfig) -> Backbone:
         backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device), free)
     use_few_threads(backbone)
     return backbone
+
+
+def weigh(config: RunConfig) -> tuple[ModelConfig, Need]:
+    """Return where all that `load_backbone` would load lies, and what it takes: all is found and checked, and nothing is read.
+
+    Raises what `load_backbone` raises; nothing is downloaded.
+    """
+    free = _all_gpus() if config.run.device_map else {}
+    device = next(iter(free), None) or pick_device(config.run.device)
+    with without_hub():
+        model = pin(config.model)
+        backbone = open_backbone(model, torch.device("meta"), pick_dtype(config.model.dtype, device))
+    return model, need(backbone, config, sum(map(free_bytes, free or [device])))
 
 
 def _all_gpus() -> dict[torch.device, int]:

@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sjdvp.backbones import open_backbone
-from sjdvp.backbones.checkpoints import load_strict, open_checkpoint
+from sjdvp.backbones.checkpoints import Checkpoint, load_strict, open_checkpoint
 from sjdvp.backbones.place import Place
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, SjdvpError, WeightsError
 from tests.backbones.harness import CPU, PARITY
+from tests.backbones.test_command_line import text_encoder
 from tests.backbones.tiny import chameleon_tokenizer, emu3_tokenizer
 
 VQ = PARITY / "llamagen_vq" / "vq_ds16_tiny.pt"
@@ -79,6 +80,19 @@ def test_shards_and_dtype(tokenizer: Path, tmp_path: Path) -> None:
     assert backbone.codebook().dtype == torch.float32
     (folder / "model-00001.safetensors").unlink()
     assert "no model-00001.safetensors" in refusal(lumina(folder, tokenizer))
+
+
+def test_on_the_meta_device_everything_is_weighed_and_nothing_read(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = str(text_encoder(tmp_path / "t5"))
+    t2i = ModelConfig("llamagen-t2i", str(PARITY / "llamagen_t2i" / "t2i_tiny_64.pt"), None, str(VQ), encoder, heads=4)
+    for model in (lumina(PARITY / "lumina1_lm", tokenizer), c2i(PARITY / "llamagen_c2i" / "c2i_tiny_64.pt"), t2i):
+        loaded = open_backbone(model, CPU, torch.bfloat16)
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "__getitem__", None)
+            weighed = open_backbone(model, torch.device("meta"), torch.bfloat16)
+        assert weighed.n_bytes == loaded.n_bytes > 2 * loaded.n_weights
 
 
 def test_wrong_files_are_refused_with_the_reason(tokenizer: Path, tmp_path: Path) -> None:

@@ -158,8 +158,20 @@ def test_prompts(sjdvp, prompts):
 
 def test_doctor_without_weights(sjdvp, tmp_path):
     result = sjdvp("doctor", "--model", tmp_path, "--json")
-    facts = json.loads(result.out)
-    assert (result.code, facts["weights"]) == (2, f"not found at {tmp_path}")
-    (tmp_path / "a.safetensors").write_bytes(b"x")
-    assert sjdvp("doctor", "--model", tmp_path).code == 0
-    assert "weights\tnot given: --model PATH\n" in sjdvp("doctor", "--set", "model.backbone=other").out
+    assert result.code == 2
+    assert "no sjdvp.json" in json.loads(result.out)["ready"]
+    assert "unknown backbone" in sjdvp("doctor", "--set", "model.backbone=other").out
+
+
+def test_doctor_finds_weights_as_a_run_does(sjdvp, tmp_path):
+    from tests.engine.tiny import save_tiny_model
+
+    tiny = save_tiny_model(tmp_path / "tiny")
+    found = json.loads(sjdvp("doctor", "--model", tiny, "--device", "cpu", "--json").out)
+    assert found["ready"] == "yes"
+    assert found["weights"] == str(tiny)
+    assert found["memory"].endswith("for all that is loaded")
+    assert int(found["largest batch"]) > 1000
+    not_here = sjdvp("doctor", "--profile", "lumina-mgpt-7b-768", "--model", "owner/nothing")
+    assert not_here.code == 2
+    assert "hf download owner/nothing" in not_here.out
