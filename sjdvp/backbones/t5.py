@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,5 +40,7 @@ class TextEncoder:
 def _open(folder: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
     if device.type == "meta":  # nothing is to be read
         with device:
-            return T5EncoderModel(T5Config.from_pretrained(folder, local_files_only=True)).to(dtype)
-    return T5EncoderModel.from_pretrained(folder, local_files_only=True, dtype=dtype).to(device)
+            empty: Any = T5EncoderModel(T5Config.from_pretrained(folder, local_files_only=True))
+        return empty.to(dtype)
+    model: Any = T5EncoderModel.from_pretrained(folder, local_files_only=True, dtype=dtype)
+    return model.to(device)
