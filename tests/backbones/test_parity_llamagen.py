@@ -12,6 +12,7 @@ from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.checkpoints import open_checkpoint
 from sjdvp.backbones.pixels import TamingDecoder, to_uint8
 from sjdvp.backbones.pixels.taming import LLAMAGEN
+from sjdvp.backbones.place import Place
 from sjdvp.config import ModelConfig, SamplingConfig
 from sjdvp.interfaces import Prompt, PromptRow
 from tests.backbones.harness import CPU, PARITY, assert_greedy, assert_same_noise, golden, same_pixels, teacher_forced, worst
@@ -36,7 +37,7 @@ def classes(folder: str) -> Adapter:
 def captions() -> tuple[Adapter, llamagen.CaptionPrompter]:
     """Open the text-conditional model without its text encoder: the fixtures give features."""
     model = ModelConfig(path=str(PARITY / "llamagen_t2i" / "t2i_tiny_64.pt"), pixels=str(PIXELS), heads=4)
-    network, adapt = llamagen._open(model, "t2i", CPU, torch.float32)
+    network, adapt = llamagen._open(model, "t2i", Place(CPU), torch.float32)
     prompter = llamagen.CaptionPrompter(lambda text: pytest.fail("no text is read"), network.condition)
     return adapt(llamagen.CAPTION_SLOTS, prompter), prompter
 
