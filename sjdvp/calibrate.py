@@ -10,6 +10,7 @@ from sjdvp.bench import Point, bench, best
 from sjdvp.config import RunConfig
 from sjdvp.engine.calibration import Choice, keep, kept
 from sjdvp.engine.devices import pick_device, usual_rows
+from sjdvp.engine.footprint import most_rows
 from sjdvp.engine.loading import load_backbone
 from sjdvp.engine.memory import release_memory
 
@@ -32,8 +33,8 @@ def pick_window(config: RunConfig, tell: Callable[[str], None]) -> int:
 
 def _measure(config: RunConfig, device: torch.device) -> Choice:
     backbone = load_backbone(config)
-    asked = config.run.batch_size
-    batch_sizes = sorted({1, usual_rows(device)}) if asked == "auto" else [asked]
+    asked, most = config.run.batch_size, most_rows(backbone, config.with_window(max(_WINDOWS)))
+    batch_sizes = sorted({1, min(usual_rows(device), most)}) if asked == "auto" else [asked]
     points = list(bench(backbone, config, batch_sizes, _WINDOWS, _STEPS, trained=True))
     remember(config, device, points)
     del backbone
