@@ -34,7 +34,7 @@ from sjdvp.backbones.emoji.recipe.muon import Muon
 class Plan:
     """How long and how hard to train."""
 
-    budget_s: float = 5900.0
+    budget_s: float = 11700.0
     batch: int = 16
     micro: int = 8
     workers: int = 2
