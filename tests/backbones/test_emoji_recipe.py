@@ -188,6 +188,21 @@ def test_training_goes_on_where_it_stopped(source: Source, tmp_path: Path) -> No
     assert whole.workers.gradients(source.batch(0, 4, 0.0, 64)) < first
 
 
+def test_the_last_stretch_leaves_one_average_behind_and_ships_what_lies_between(source: Source, tmp_path: Path) -> None:
+    plan = Plan(batch=4, micro=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e-6, last_s=1e6)
+    trainer = Trainer(small_trunk(source.tokenizer.get_vocab_size()), source, plan, tmp_path)
+    trainer.one_step()  # spends the budget
+    before = [p.clone() for p in trainer.before.parameters()]
+    assert trainer.progress > 1 and trainer.n_kept == N_PLACES
+    assert plan.corrupted_share(0.5) == 0.5 and plan.corrupted_share(trainer.progress) == 0.25
+    trainer.one_step()
+    shipped = list(trainer.shipped().parameters())
+    for was, then, now, between in zip(before, trainer.before.parameters(), trainer.average.parameters(), shipped, strict=True):
+        assert torch.equal(was, then)
+        torch.testing.assert_close(between, (then + now) / 2)
+    assert not torch.equal(before[0], next(trainer.average.parameters()))
+
+
 # ---- figures
 
 

@@ -64,7 +64,7 @@ def train(work: Path, model: Path, options: argparse.Namespace) -> None:
     if not options.export:
         pixels.run()
         trunk.run()
-    export.write(model, trunk.average, pixels.average, source.tokenizer, DEFAULTS)
+    export.write(model, trunk.shipped(), pixels.average, source.tokenizer, DEFAULTS)
 
 
 def show(work: Path, model: Path, run: Path | None) -> int:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from sjdvp.backbones.emoji.recipe import checkpoint
-from sjdvp.backbones.emoji.recipe.batches import N_PLACES, Batch, Source
+from sjdvp.backbones.emoji.recipe.batches import ALL_TOPS, N_PLACES, TOPS, Batch, Source
 from sjdvp.backbones.emoji.recipe.captions import PAD
 from sjdvp.backbones.emoji.recipe.muon import Muon
 
@@ -48,14 +48,28 @@ class Plan:
     clean_from: float = 0.9
     sparse: int = 160
     dense_from: float = 0.85
+    last_s: float = 660.0
+    last_rate: float = 0.16
     average: float = 0.99
     save_every_s: float = 180.0
     log_every: int = 10
 
     def rate(self, progress: float, step: int) -> float:
         """Return the share of the full learning rate at this point of the budget."""
-        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        if progress >= 1:
+            return self.last_rate * (1 - self.last(progress))
+        cosine = 0.5 * (1 + math.cos(math.pi * progress))
         return min(1.0, (step + 1) / self.warmup_steps) * (self.final_share + (1 - self.final_share) * cosine)
+
+    def corrupted_share(self, progress: float) -> float:
+        """Return the share of the pictures whose input codes are spoilt: none at the end of the budget and of the last stretch."""
+        if progress >= 1:
+            return self.corrupted / 2 if self.last(progress) < 0.5 else 0.0
+        return self.corrupted if progress < self.clean_from else 0.0
+
+    def last(self, progress: float) -> float:
+        """Return how much of the last stretch is done; below 0 before it."""
+        return (progress - 1) * self.budget_s / self.last_s
 
 
 def loss_of(
@@ -142,11 +156,16 @@ def side_by_side(calls: list[Callable[[], Any]]) -> None:
 
 
 class Trainer:
-    """The trunk, its optimisers, its average, and where it stands."""
+    """The trunk, its optimisers, its averages, and where it stands.
+
+    Objects stand at some places, which teaches their shapes sooner, and at all places in a last stretch. `shipped` is halfway
+    between the average before that stretch and the one after it: its shapes are as right as before, its places as many as after.
+    """
 
     def __init__(self, trunk: LlamaForCausalLM, source: Source, plan: Plan, folder: Path) -> None:
         self.trunk, self.source, self.plan, self.folder = trunk, source, plan, folder
         self.average = copy.deepcopy(trunk).requires_grad_(False)
+        self.before = copy.deepcopy(self.average)
         self.step, self.spent_s = 0, 0.0
         matrices, rest = split_parameters(trunk)
         tall = [p for p in matrices if p.shape[0] == p.shape[1]]
@@ -164,7 +183,7 @@ class Trainer:
 
     @property
     def progress(self) -> float:
-        """The share of the budget that is spent."""
+        """The share of the budget that is spent; above 1 in the last stretch."""
         return self.spent_s / self.plan.budget_s
 
     @property
@@ -177,7 +196,7 @@ class Trainer:
         for n_kept in (self.plan.sparse, N_PLACES):
             self.workers.warm_up(self.source.batch(0, self.plan.batch, 0.0, n_kept))
         last_save = time.monotonic()
-        while self.progress < 1 and (max_steps is None or self.step < max_steps):
+        while self.plan.last(self.progress) < 1 and (max_steps is None or self.step < max_steps):
             self.one_step()
             if time.monotonic() - last_save > self.plan.save_every_s:
                 self.save()
@@ -187,8 +206,8 @@ class Trainer:
     def one_step(self) -> float:
         """One batch, one update of the weights and of their average."""
         began = time.monotonic()
-        share = self.plan.corrupted if self.progress < self.plan.clean_from else 0.0
-        loss = self.workers.gradients(self.source.batch(self.step, self.plan.batch, share, self.n_kept))
+        share, tops = self.plan.corrupted_share(self.progress), TOPS if self.progress < 1 else ALL_TOPS
+        loss = self.workers.gradients(self.source.batch(self.step, self.plan.batch, share, self.n_kept, tops))
         rate = self.plan.rate(self.progress, self.step)
         for optimiser, base in zip(self.optimisers, self.base_rates, strict=True):
             optimiser.param_groups[0]["lr"] = base * rate
@@ -208,10 +227,19 @@ class Trainer:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Move the average toward the weights, faster while it is young."""
+        """Move the averages toward the weights, faster while they are young; `before` stays what it is in the last stretch."""
         keep = min(self.plan.average, (1 + self.step) / (10 + self.step))
-        for mean, p in zip(self.average.parameters(), self.trunk.parameters(), strict=True):
-            mean.lerp_(p, 1 - keep)
+        for average in (self.average, self.before)[: 2 if self.progress < 1 else 1]:
+            for mean, p in zip(average.parameters(), self.trunk.parameters(), strict=True):
+                mean.lerp_(p, 1 - keep)
+
+    @torch.no_grad()
+    def shipped(self) -> LlamaForCausalLM:
+        """Return the weights to ship."""
+        mean = copy.deepcopy(self.average)
+        for p, before in zip(mean.parameters(), self.before.parameters(), strict=True):
+            p.lerp_(before, 0.5)
+        return mean
 
     def _log(self, **figures: float) -> None:
         """One JSON line in the run's log."""
@@ -220,7 +248,7 @@ class Trainer:
             log.write(json.dumps(row) + "\n")
 
     def _networks(self) -> dict[str, nn.Module]:
-        return {"trunk": self.trunk, "average": self.average}
+        return {"trunk": self.trunk, "average": self.average, "before": self.before}
 
     def save(self) -> None:
         """Write the checkpoint."""
