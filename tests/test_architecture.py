@@ -1,6 +1,8 @@
 """Which way imports run: rooms may look down, never up, and two siblings never meet."""
 
 import ast
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -92,3 +94,8 @@ def test_standard_library_is_not_shadowed() -> None:
 def test_every_folder_with_code_is_a_package() -> None:
     """A folder without __init__.py is found in a checkout and is missing in the wheel."""
     assert not {file.parent for file in FILES if not (file.parent / "__init__.py").exists()}
+
+
+def test_drawing_imports_no_torch_before_it_opens_a_model() -> None:
+    code = "import sys, sjdvp.generate, sjdvp.runs.export; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(LIBRARY.parent)})
