@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import DeviceError
@@ -182,6 +183,7 @@ def open_workers(
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
     """Keep signals from a process that is being started until it knows what to do with them: it inherits the mask."""
+    ensure_running()  # the first process would start it, and that unblocks SIGINT and SIGTERM
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield

@@ -1,5 +1,8 @@
 """Several processes for one run: every image comes out right, whichever of them dies on the way."""
 
+import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from sjdvp.events import ignore
 from sjdvp.generate import Request, generate
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
+from sjdvp.runs.signals import STOPPING
 from sjdvp.workers.pool import open_workers
 from tests.fake_painter import FakePainter
 from tests.workers.painters import open_obedient, open_picky, open_timed, open_without_weights
@@ -115,3 +119,11 @@ def test_work_is_shared_evenly(tmp_path):
     idle = 1 - busy / (3 * (end - begin))
     print(f"idle {100 * idle:.1f} % of {end - begin:.1f} s")
     assert idle <= 0.1
+
+
+def test_signals_are_held_back_from_the_first_moment():
+    """A worker that is still starting must not end in a KeyboardInterrupt: the first one too, in a process that never had any."""
+    told = subprocess.run([sys.executable, "-m", "tests.workers.masks"], capture_output=True, text=True, check=True).stdout
+    masks = [int(mask, 16) for mask in re.findall(r"^SigBlk:\s*(\w+)$", told, re.MULTILINE)]
+    assert len(masks) == 2
+    assert all(mask >> signum - 1 & 1 for mask in masks for signum in STOPPING)
