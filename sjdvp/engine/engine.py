@@ -55,7 +55,7 @@ class Engine:
         self._places: dict[int, int] = {}  # busy row: the first position that is not committed
         self._warm = False
         mode = pick_mode(config.run, backbone.device)
-        self._fast = make_step(self.step, mode, len(self.forward.lengths))
+        self._fast = make_step(self.look, self.decode, mode, backbone.device, len(self.forward.lengths))
         self.compile_s = 0.0 if mode == "eager" else self._prepare()
 
     @torch.inference_mode()
@@ -131,9 +131,13 @@ class Engine:
         """Take one step with all rows, in the form that was chosen: eager, compiled or replayed."""
         self.state = self._fast(self.state, n_slots)
 
-    def step(self, state: State, n_slots: int) -> State:
-        """Forward and decoding step: tensors in, tensors of the same shapes out. Looks at `n_slots` slots of the cache."""
-        return decode_step(self.decoder, state, self.forward(*window_input(state, self.decoder.window), n_slots))
+    def look(self, state: State, n_slots: int) -> Tensor:
+        """Return the guided logits of all windows [B, W, V], from a forward that looks at `n_slots` slots of the cache."""
+        return self.forward(*window_input(state, self.decoder.window), n_slots)
+
+    def decode(self, state: State, logits_BWV: Tensor) -> State:
+        """Verify, commit and draft: tensors in, tensors of the same shapes out."""
+        return decode_step(self.decoder, state, logits_BWV)
 
     def _ended(self, seat: Seat, row: int | None, error: ImageError | None) -> _Ended:
         length, window = self.decoder.layout.length, self.decoder.window

@@ -1,15 +1,21 @@
 """The decoding step behind one callable: eager, compiled, or replayed from a CUDA graph. The tokens are the same from each."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from sjdvp.config import RunSettings, StepMode
 from sjdvp.decode.window import State
 from sjdvp.errors import DeviceError
 
-Step = Callable[[State, int], State]  # the second argument says how many slots of the cache are looked at
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+Look = Callable[[State, int], Tensor]  # the forward over all windows; the second argument says how many slots of the cache it sees
+Decode = Callable[[State, Tensor], State]  # verify, commit and draft, by the logits of the forward
+Step = Callable[[State, int], State]  # one after the other
 
 
 def pick_mode(run: RunSettings, device: torch.device) -> StepMode:
@@ -24,13 +30,28 @@ def pick_mode(run: RunSettings, device: torch.device) -> StepMode:
     return run.step
 
 
-def make_step(step: Step, mode: StepMode, n_lengths: int) -> Step:
-    """Return `step` in another form. Compiled and captured forms are made on first use, for each of `n_lengths` cache lengths."""
+def make_step(look: Look, decode: Decode, mode: StepMode, device: torch.device, n_lengths: int) -> Step:
+    """Return the step in one of its forms. Compiled and captured ones are made on first use, for each of `n_lengths` cache lengths.
+
+    On a CPU the forward stays as it is: what the compiler makes of its matrix products is slower than the library's (measured).
+    """
+    if mode == "compile" and device.type == "cpu":
+        return eager(look, _compiled(decode, 1))
+    step = eager(look, decode)
     if mode == "compile":
-        # Each engine has a step of its own: what one has compiled must not count against the limit of another.
-        limits: dict[str, Any] = {"recompile_limit": n_lengths, "isolate_recompiles": True}
-        return torch.compile(step, dynamic=False, fullgraph=True, **limits)
+        return _compiled(step, n_lengths)
     return Replayed(step) if mode == "graph" else step
+
+
+def eager(look: Look, decode: Decode) -> Step:
+    """Return the step as it is."""
+    return lambda state, n_slots: decode(state, look(state, n_slots))
+
+
+def _compiled(work: Callable[_P, _R], n_forms: int) -> Callable[_P, _R]:
+    # Each engine has a step of its own: what one has compiled must not count against the limit of another.
+    limits: dict[str, Any] = {"recompile_limit": n_forms, "isolate_recompiles": True}
+    return torch.compile(work, dynamic=False, fullgraph=True, **limits)
 
 
 class Replayed:

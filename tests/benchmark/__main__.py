@@ -38,7 +38,7 @@ def main():
     parser.add_argument("--batches", type=numbers, default="1,4,8,16,32", help="of images; empty: only generate")
     parser.add_argument("--image-windows", type=numbers, default="1,4,8,16,32", help="of images")
     parser.add_argument("--generate", type=numbers, default="1,8,16,32", help="batches of transformers' generate; empty: none")
-    parser.add_argument("--compile", action="store_true", help="images with a compiled step; the compiling is not counted")
+    parser.add_argument("--step", choices=["eager", "compile"], default="eager", help="form of the step of the embedded model")
     parser.add_argument("--threads", type=int, default=1, help="with more than one, times are the wall's: on a quiet machine only")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -12,8 +12,8 @@ from tests.benchmark.timing import clock, head, ms, row
 
 def images(options):
     """Print the cheapest settings first, then the ratio of the best."""
-    form = "compiled step" if options.compile else "eager step"
-    head(f"Images a second, embedded model, pixels left out, {form}", "", "batch", "window", "images/s", "codes a step and row")
+    columns = ("", "batch", "window", "images/s", "codes a step and row")
+    head(f"Images a second, embedded model, pixels left out, step {options.step}", *columns)
     theirs = {batch: generated(batch) for batch in options.generate}
     for batch, rate in theirs.items():
         row("transformers `generate`", batch, "–", rate, 1.0)
@@ -22,7 +22,7 @@ def images(options):
         ((b, w) for b in options.batches for w in options.image_windows), key=lambda bw: (bw[0] * bw[1], bw)
     ):
         decoder = "best" if window > 1 else "ar"
-        ours[batch, window], codes = drawn(decoder, window, batch, compiled=options.compile)
+        ours[batch, window], codes = drawn(decoder, window, batch, options.step)
         row(f"ours, {decoder}", batch, window, ours[batch, window], codes)
     if theirs and ours:
         (batch, window), their_batch = max(ours, key=ours.get), max(theirs, key=theirs.get)
@@ -33,9 +33,9 @@ def images(options):
         )
 
 
-def drawn(decoder, window, n_rows, *, compiled):
+def drawn(decoder, window, n_rows, step):
     """Return images a second and codes a step and row. Counted until a row ends: the engine would fill it again at once."""
-    loop = small(decoder, window, n_rows, **({"run.step": "compile"} if compiled else {}))
+    loop = small(decoder, window, n_rows, step)
     length, n_steps, started = small_backbone().grid.length, 0, clock()
     loop.seat()
     while max(loop.places) < length:

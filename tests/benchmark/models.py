@@ -30,8 +30,8 @@ def small_backbone():
     return open_backbone(config.model, CPU, torch.float32)
 
 
-def small(decoder, window, n_rows=1, **more):
-    return OurLoop(small_backbone(), small_config(decoder, window, **more), n_rows)
+def small(decoder, window, n_rows=1, step="auto"):
+    return OurLoop(small_backbone(), small_config(decoder, window, **{"run.step": step}), n_rows)
 
 
 def large_config(decoder, window):

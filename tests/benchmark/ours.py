@@ -32,8 +32,7 @@ class OurLoop:
         self.engine = engine = Engine(backbone, config, n_rows)
         if accept is not None:
             engine.decoder = replace(engine.decoder, verifier=Scripted(engine.decoder.verifier, accept))
-        if config.run.step == "auto":  # a compiled step has taken the forward into it
-            engine.forward = Timed(engine.forward)
+        engine.forward = Timed(engine.forward)
         self.seat()
 
     @torch.inference_mode()

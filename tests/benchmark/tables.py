@@ -15,7 +15,10 @@ def steps(options):
     """Figure 1: a step over the bare forward of the same shapes."""
     columns = ("model", "dtype", "decoder, window", "forward ms", "step ms", "ratio", "outside ms", "passes", "reads")
     head("A step over the bare forward", *columns)
-    loops = [("embedded", "float32", f"{decoder}, {window}", partial(small, decoder, window)) for decoder, window in EMBEDDED]
+    loops = [
+        (f"embedded, {options.step}", "float32", f"{decoder}, {window}", partial(small, decoder, window, step=options.step))
+        for decoder, window in EMBEDDED
+    ]
     loops += [
         ("365 M", _name(dtype), f"{'best' if window > 1 else 'ar'}, {window}", partial(large, dtype, window))
         for dtype in options.dtypes

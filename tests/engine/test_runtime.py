@@ -15,7 +15,7 @@ from sjdvp.decode.step import admit
 from sjdvp.decode.window import State
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.forward import Forward
-from sjdvp.engine.runtime import Replayed, pick_mode
+from sjdvp.engine.runtime import Replayed, eager, pick_mode
 from sjdvp.errors import DeviceError
 from tests.engine.test_engine import CPU, paint, settings
 from tests.engine.tiny import save_tiny_model
@@ -82,11 +82,15 @@ def started(backbone, decoder, n_rows=2):
     return engine
 
 
+def step(engine):
+    return eager(engine.look, engine.decode)
+
+
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_step_reads_nothing_back(backbone, decoder):
     engine = started(backbone, decoder)
     with torch.inference_mode(), HostReads() as reads:
-        engine.step(engine.state, engine.forward.lengths[-1])
+        step(engine)(engine.state, engine.forward.lengths[-1])
         assert not reads.found
         engine.state.n_B[0].item()
         assert reads.found  # the count does count
@@ -97,7 +101,7 @@ def test_a_step_on_a_gpu_stays_there(folder, decoder):
     """Without a GPU: on the meta device, where a read by the host raises, and so does a tensor that stayed on the host."""
     engine = Engine(load(folder, Place(torch.device("meta")), torch.float32), settings(decoder), 2)
     with torch.inference_mode():
-        new = engine.step(engine.state, engine.forward.lengths[-1])
+        new = step(engine)(engine.state, engine.forward.lengths[-1])
     assert {tensor.device.type for tensor in new.tensors()} == {"meta"}
 
 
@@ -117,16 +121,16 @@ def test_replay_keeps_one_state(backbone, monkeypatch):
     class Redo:
         def __init__(self, state, n_slots):
             captured.append(n_slots)
-            self.redo = lambda: [a.copy_(b) for a, b in zip(state.tensors(), engine.step(state, n_slots).tensors(), strict=True)]
+            self.redo = lambda: [a.copy_(b) for a, b in zip(state.tensors(), step(engine)(state, n_slots).tensors(), strict=True)]
 
         def replay(self):
             self.redo()
 
     monkeypatch.setattr(Replayed, "_capture", lambda self, state, n_slots: Redo(state, n_slots))
-    replayed, state, other = Replayed(engine.step), engine.state, twin.state
+    replayed, state, other = Replayed(step(engine)), engine.state, twin.state
     with torch.inference_mode():
         for n_slots in (20, 34, 34):
-            new, other = replayed(state, n_slots), twin.step(other, n_slots)
+            new, other = replayed(state, n_slots), step(twin)(other, n_slots)
             assert new is engine.state and all(torch.equal(a, b) for a, b in zip(new.tensors(), other.tensors(), strict=True))
         state = State(*[tensor.clone() for tensor in new.tensors()])
         assert replayed(state, 34) is new
