@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp.config import DecoderConfig, PriorConfig, RelaxConfig, RunConfig, setting_types, unknown_key
-from sjdvp.errors import ConfigError
+from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted
 from sjdvp.jobs import Job, Painter
 from sjdvp.profiles import Resolved
@@ -23,6 +23,7 @@ from sjdvp.runs.jsonl import Appender, Row
 from sjdvp.runs.layout import log_path
 from sjdvp.runs.ledger import Ledger, check_unchanged
 from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
+from sjdvp.runs.pinned import keep_revision, pinned
 from sjdvp.runs.plan import Plan, Task
 from sjdvp.runs.prompts import PromptSet
 from sjdvp.runs.row import RowMaker
@@ -109,7 +110,7 @@ def compare(request: Request, open_painters: OpenPainters, listen: Listener) -> 
         start = time.perf_counter()
         try:
             if any(track.todo for track in tracks):
-                with open_painters([track.config for track in tracks]) as painters:
+                with open_painters(_pinned(tracks, request.out)) as painters:
                     _draw(request, tracks, painters, tally, listen)
         finally:
             summary = tally.summary(time.perf_counter() - start)
@@ -152,6 +153,20 @@ def _announce(request: Request, tracks: Sequence["_Track"], listen: Listener) ->
     if len({track.done for track in tracks}) > 1:
         listen(Note("warning", "some decoders have drawn more before: their times were not measured in turns with the others"))
     return tally
+
+
+def _pinned(tracks: Sequence["_Track"], out: Path) -> list[RunConfig]:
+    """Return the settings of the lanes with paths for hub ids, all at one revision: that of the first lane's folder."""
+    first, *others = tracks
+    model = pinned(first.config, out / first.name).model
+    for track in others:
+        kept = keep_revision(out / track.name, model.revision)
+        if kept != model.revision:
+            raise FolderError(
+                f"{out / track.name} was drawn with revision {kept} of the weights, and {out / first.name} with {model.revision}",
+                "compare them in a new folder",
+            )
+    return [replace(track.config, model=model) for track in tracks]
 
 
 def _draw(request: Request, tracks: Sequence["_Track"], painters: Sequence[Painter], tally: Tally, listen: Listener) -> None:

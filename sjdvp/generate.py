@@ -21,9 +21,7 @@ from sjdvp.runs.folder import (
     Wanted,
     check_fits,
     given_window,
-    keep_revision,
     open_folder,
-    revision_of,
     settled,
 )
 from sjdvp.runs.journal import finished, read_log
@@ -31,6 +29,7 @@ from sjdvp.runs.jsonl import Appender
 from sjdvp.runs.layout import log_path
 from sjdvp.runs.ledger import Ledger, check_unchanged
 from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
+from sjdvp.runs.pinned import pinned
 from sjdvp.runs.plan import Plan, Task
 from sjdvp.runs.prompts import Prompt, PromptSet, inline_prompts, read_prompts, stream_prompts
 from sjdvp.runs.row import RowMaker
@@ -190,7 +189,7 @@ class _Run:
         """Draw what the source gives; the summary is told however it ends."""
         try:
             if source.has_work():
-                with open_painter(self._pinned(self._painter_config())) as painter, self._saving() as saving:
+                with open_painter(pinned(self._painter_config(), self.request.out)) as painter, self._saving() as saving:
                     source.check = saving.check
                     for picture in self._until_too_many_fail(painter.paint(source)):
                         saving.put((source.claim(picture.job), picture))
@@ -206,15 +205,6 @@ class _Run:
         if config.run.batch_size != "auto" or self.request.stdin is not None or todo >= _FEW:
             return config
         return replace(config, run=replace(config.run, batch_size=todo))
-
-    def _pinned(self, config: RunConfig) -> RunConfig:
-        """Return the settings with paths for hub ids, at the revision of the folder: that of its first run, here or elsewhere."""
-        from sjdvp.weights import pin  # not needed where everything is drawn
-
-        root = self.request.out
-        model = pin(replace(config.model, revision=revision_of(root) or config.model.revision))
-        first = keep_revision(root, model.revision)
-        return replace(config, model=model if first == model.revision else pin(replace(config.model, revision=first)))
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[Background[tuple[Task, Picture]]]:

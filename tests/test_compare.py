@@ -221,3 +221,15 @@ def test_compare_is_light():
     code = "import sys, sjdvp.compare; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, check=True)
     assert "torch" not in json.loads(done.stdout)
+
+
+def test_weights_are_found_once_and_of_one_revision(tmp_path):
+    weights = tmp_path / "models--owner--tiny" / "snapshots" / ("0" * 40)
+    weights.mkdir(parents=True)
+    given = {"model.backbone": "generic", "model.path": str(weights)}
+    compare(request(tmp_path / "out", "ar,sjd", TEXTS[:1], **given), Engines().open, ignore)
+    kept = [tmp_path / "out" / name / "run.json" for name in ("ar", "sjd")]
+    assert [json.loads(file.read_text())["revision"] for file in kept] == ["0" * 40] * 2
+    kept[1].write_text(json.dumps({**json.loads(kept[1].read_text()), "revision": "1" * 40}))
+    with pytest.raises(FolderError, match=f"revision {'1' * 40} of the weights, and .* with {'0' * 40}"):
+        compare(request(tmp_path / "out", "ar,sjd", TEXTS[:1], **given, **{"run.num_images_per_prompt": 2}), Engines().open, ignore)

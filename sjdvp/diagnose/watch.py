@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sjdvp import rng
 from sjdvp.config import PriorConfig, RunConfig
-from sjdvp.decode.step import Decoder, decode_step, window_input
+from sjdvp.decode.step import Decoder
 from sjdvp.decode.window import State, Tally, columns, shift
 from sjdvp.diagnose import looks
 from sjdvp.diagnose.candidates import candidates
@@ -104,10 +104,9 @@ class WatchedEngine(Engine):
         self._watch = Watch(self.decoder, config.decoder.prior, n_rows, law_dtype, backbone.device)
         self._notes = notes
 
-    def step(self, state: State, n_slots: int) -> State:
-        """Take the step of `Engine.step`, and look at it."""
-        logits_BWV = self.forward(*window_input(state, self.decoder.window), n_slots)
-        after = decode_step(self.decoder, state, logits_BWV)
+    def decode(self, state: State, logits_BWV: Tensor) -> State:
+        """Decode as `Engine.decode` does, and look at it."""
+        after = super().decode(state, logits_BWV)
         self._watch.see(state, logits_BWV, after)
         return after
 

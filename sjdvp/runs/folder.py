@@ -151,21 +151,6 @@ def open_folder(
     return require_run(root)
 
 
-def revision_of(root: Path) -> str | None:
-    """Return the hub revision of the weights that the folder's pictures are made with, where one is kept."""
-    revision: str | None = require_run(root).plain.get("revision")
-    return revision
-
-
-def keep_revision(root: Path, revision: str | None) -> str | None:
-    """Write the revision found into run.json, unless another process was first; return what stands there."""
-    with folder_lock(root):
-        plain = dict(require_run(root).plain)
-        if plain.get("revision") is None and revision is not None:
-            write_atomic(root / RUN, json.dumps({**plain, "revision": revision}, indent=1, allow_nan=False).encode("ascii") + b"\n")
-        return plain.get("revision") or revision
-
-
 def _make(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
