@@ -1,6 +1,14 @@
-"""What every test shares: one thread, because two threads on a busy machine wait for each other longer than they work."""
+"""What every test shares: one thread, because two on a busy machine wait for each other longer than they work; and a cache folder."""
 
 import os
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Keep what the tests measure and compute out of the user's own cache."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

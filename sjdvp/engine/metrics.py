@@ -33,9 +33,9 @@ def synchronize(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the most bytes this process has held so far: on the GPU, or resident on a CPU."""
+    """Return the most bytes this process has held so far: on its GPUs (several under a device map), or resident on a CPU."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count()))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
