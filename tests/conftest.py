@@ -1,4 +1,4 @@
-"""What every test shares: one thread, because two on a busy machine wait for each other longer than they work; and a cache folder."""
+"""What every test shares: one thread, because two on a busy machine wait for each other longer than they work; a cache folder."""
 
 import os
 

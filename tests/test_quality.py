@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from sjdvp.errors import ConfigError, FolderError, WeightsError
-from sjdvp.quality import clip_distance, clip_score, measure, open_clip, pairs, references
+from sjdvp.quality import clip_distance, clip_score, inception_distance, measure, open_clip, pairs, references
 from sjdvp.report.load import load_runs
 from tests.report.synthetic import make_run
 
@@ -125,6 +125,28 @@ def test_distance_is_the_library_s(metrics, weights, run_folder, reference):
     found = clip_distance(files, references(reference), clip, CPU)
     assert found == pytest.approx(float(by_hand.compute()), rel=1e-3, abs=1e-5)
     assert found > 10 * abs(clip_distance(files, files, clip, CPU))
+
+
+def test_fid_is_torch_fidelity_s(metrics, tmp_path, run_folder, reference, monkeypatch):
+    """Only where torch-fidelity can be imported: it needs a torchvision, and none fits beside the torch of constraints.txt."""
+    fidelity = pytest.importorskip("torch_fidelity", reason="torch-fidelity is not there", exc_type=Exception)
+    from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3 as Inception
+
+    file = tmp_path / "inception.pth"
+    torch.save({}, file)
+    torch.manual_seed(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Inception, "load_state_dict", lambda *_: None)
+        network = Inception("random", ["2048"], str(file))
+    for part in network.modules():
+        if isinstance(part, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(part.weight)  # else the features of all pictures are nearly the same
+    torch.save(network.state_dict(), file)
+    (run,) = load_runs([run_folder])
+    found = inception_distance([pair.picture for pair in pairs(run)], references(reference), file, CPU)
+    given = {"feature_extractor_weights_path": str(file), "samples_find_deep": True, "batch_size": 1, "cuda": False}
+    theirs = fidelity.calculate_metrics(input1=str(run_folder / "images"), input2=str(reference), fid=True, verbose=False, **given)
+    assert found == pytest.approx(theirs["frechet_inception_distance"], rel=1e-2)
 
 
 def test_a_run_may_be_the_reference(metrics, weights, run_folder):
