@@ -5,19 +5,23 @@ A step and the bare forward of the same shapes are timed in turns, on images tha
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sjdvp import rng
 from sjdvp.config import RunConfig
-from sjdvp.decode.step import admit, window_input
+from sjdvp.decode.step import admit
+from sjdvp.decode.window import State
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.footprint import cache_bytes, row_bytes
+from sjdvp.engine.memory import release_memory
 from sjdvp.engine.metrics import synchronize
+from sjdvp.engine.runtime import Step, make_step, pick_mode
 from sjdvp.errors import PromptError
 from sjdvp.interfaces import Backbone
 
@@ -78,6 +82,7 @@ def bench(
     machine = measure_machine(backbone.device, backbone.dtype)
     for n_rows, window in product(batch_sizes, windows):
         yield _measure(backbone, config.with_window(window), n_rows, steps, machine, trained=trained)
+        release_memory()  # an engine and its step refer to each other: the last one would lie beside the next
 
 
 @torch.inference_mode()
@@ -127,6 +132,7 @@ def _seat_all(engine: Engine) -> None:
 def _time(engine: Engine, steps: int) -> tuple[list[float], list[float], int, int]:
     """Return seconds of steps and of bare forwards in turns, and how many codes the steps committed; begins anew at the end."""
     length, device = engine.backbone.grid.length, engine.backbone.device
+    look = _bare_forward(engine)
     step_s: list[float] = []
     forward_s: list[float] = []
     n_steps = gained = 0
@@ -136,12 +142,24 @@ def _time(engine: Engine, steps: int) -> tuple[list[float], list[float], int, in
             _seat_all(engine)
             n_B = [1] * engine.n_rows
         n_slots = engine.forward.reach(dict(enumerate(n_B)))
-        codes_BW, pos_BW = window_input(engine.state, engine.decoder.window)
-        forward_s.append(_seconds(lambda: engine.forward(codes_BW, pos_BW, n_slots), device))  # noqa: B023 (called at once)
+        forward_s.append(_seconds(lambda: look(engine.state, n_slots), device))  # noqa: B023 (called at once)
         step_s.append(_seconds(lambda: engine.advance(n_slots), device))  # noqa: B023
         n_steps += 1
         gained += sum(engine.state.n_B.tolist()) - sum(n_B)
     return step_s[_WARMUP:], forward_s[_WARMUP:], n_steps, gained
+
+
+def _bare_forward(engine: Engine) -> Step:
+    """Return the forward alone, in the form that the step has: eager, compiled or captured for each cache length."""
+
+    def nothing_more(state: State, logits_BWV: Tensor) -> State:
+        return replace(state, bad_B=state.bad_B | logits_BWV[:, 0, 0].isnan())  # a forward that nobody reads is compiled away
+
+    device, lengths = engine.backbone.device, engine.forward.lengths
+    look = make_step(engine.look, nothing_more, pick_mode(engine.config.run, device), device, len(lengths))
+    for n_slots in lengths:
+        look(engine.state, n_slots)
+    return look
 
 
 def _roof(backbone: Backbone, config: RunConfig, n_rows: int, machine: Machine) -> tuple[float, float, float]:

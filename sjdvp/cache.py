@@ -12,6 +12,13 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, StaticLayer
 
+_ALIGNED = 8
+
+
+def aligned(n_slots: int) -> int:
+    """Return how many slots to allocate for `n_slots`: attention on a GPU copies a mask whose rows are no multiple of 8 long."""
+    return -(-n_slots // _ALIGNED) * _ALIGNED
+
 
 class _RowLayer(StaticLayer):
     keys: Tensor

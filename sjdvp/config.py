@@ -42,6 +42,11 @@ class ModelConfig:
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     licence: str | None = None  # of the weights; printed once
 
+    def __post_init__(self) -> None:
+        for name in ("width", "height", "resolution", "heads"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"model.{name}", value, "1 or more")
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
@@ -54,7 +59,8 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         _require(self.cfg_scale >= 0, "sampling.cfg_scale", self.cfg_scale, "0 or more")
-        _require(self.temperature >= 0, "sampling.temperature", self.temperature, "0 (greedy) or more")
+        greedy_or_finite = self.temperature == 0 or self.temperature >= 1e-3  # below, logits over temperature overflow
+        _require(greedy_or_finite, "sampling.temperature", self.temperature, "0 (greedy), or 0.001 or more")
         _require(self.top_k >= 0, "sampling.top_k", self.top_k, "0 (off) or more")
         _require(0 < self.top_p <= 1, "sampling.top_p", self.top_p, "above 0 and at most 1")
 
@@ -74,7 +80,8 @@ class PriorConfig:
 
     def __post_init__(self) -> None:
         _require(self.rises >= 1, "decoder.prior.rises", self.rises, "1 or more")
-        _require(self.history >= self.rises, "decoder.prior.history", self.history, "at least decoder.prior.rises")
+        rises = self.rises if self.kind in ("growth", "adaptive") else 1
+        _require(self.history >= rises, "decoder.prior.history", self.history, "at least decoder.prior.rises")
         _require(0 < self.decay <= 1, "decoder.prior.decay", self.decay, "above 0 and at most 1")
         _require(self.beta >= 0, "decoder.prior.beta", self.beta, "0 or more")
         _require(-1 <= self.pull <= 1, "decoder.prior.pull", self.pull, "between -1 and 1")
@@ -89,14 +96,14 @@ class RelaxConfig:
     neighbours: int = 1000  # lantern: how many nearest codes may lend probability
     delta: float = 0.1  # lantern: probability that may be borrowed; gsd: largest difference of probability in a cluster
     scale: float = 0.0  # lantern++: the budget is scale * p(x) instead of delta, when above 0
-    group: int = 15  # gsd: codes in a cluster, nearest in rank
+    group: int = 15  # gsd: codes in a cluster, an odd number: as many of higher rank as of lower
     distance: float = 0.5  # gsd: largest embedding distance in a cluster
 
     def __post_init__(self) -> None:
         _require(self.neighbours >= 1, "decoder.relax.neighbours", self.neighbours, "1 or more")
         _require(self.delta >= 0, "decoder.relax.delta", self.delta, "0 or more")
         _require(self.scale >= 0, "decoder.relax.scale", self.scale, "0 (off) or more")
-        _require(self.group >= 1, "decoder.relax.group", self.group, "1 or more")
+        _require(self.group >= 1 and self.group % 2 == 1, "decoder.relax.group", self.group, "an odd number, 1 or more")
         _require(self.distance >= 0, "decoder.relax.distance", self.distance, "0 or more")
 
 

@@ -87,10 +87,13 @@ def _path_if_reachable(spec: str, setting: str) -> str:
 def find_file(weights: Located, names: Iterable[str], other: str | None, setting: str) -> Path:
     """Return the first of the files `names` that lies in the weights' folder, or where the setting `other` says.
 
-    Raises WeightsError that lists the places looked in.
+    A file or folder of the user's own, named by the setting, comes first: a hub id, as profiles name it, is for weights that come
+    without. Raises WeightsError that lists the places looked in.
     """
     folder = weights.path if weights.path.is_dir() else weights.path.parent
     places = [folder / name for name in names]
+    if other is not None and Path(other).expanduser().exists() and not _SNAPSHOT.search(other):
+        places = []
     found = next((place for place in places if place.is_file()), None)
     if found is None and other is not None:
         path = locate(other, setting=setting).path

@@ -30,7 +30,7 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
         "part": f"shard {request.shard}",
         "files": ", ".join([str(request.out / file) for file in files] + ["…"]),
         "profile": f"{config.profile} ({config.model.backbone})",
-        "size": f"{config.model.width or 'default'}x{config.model.height or 'default'}",
+        "size": f"{config.model.width}x{config.model.height}" if config.model.width else "the model's own",
         "sampling": f"cfg {sampling.cfg_scale}, temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}",
         "decoder": f"{decoder.preset}, window {decoder.window}, {'lossless' if decoder.lossless else 'not lossless'}",
         "seed": "drawn at the start" if seen.seed is None else seen.seed,

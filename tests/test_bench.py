@@ -1,7 +1,10 @@
 """The measurement of speed: keys and sums, models without weights, the remembered batch, memory computed."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from sjdvp.bench import bench, best
 from sjdvp.engine.calibration import Choice, keep, kept
 from sjdvp.engine.devices import pick_batch_size
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.footprint import cache_bytes, most_rows
+from sjdvp.engine.footprint import cache_bytes, free_bytes, most_rows
 from sjdvp.errors import ConfigError
 from sjdvp.profiles import list_profiles, resolve
 from sjdvp_cli.bench import read_numbers
@@ -137,3 +140,29 @@ def test_memory_is_computed_as_it_is_allocated(decoder):
     allocated = sum(layer.keys.nbytes + layer.values.nbytes for layer in engine.forward._cache.row_layers)
     assert cache_bytes(backbone, config) <= allocated <= 1.02 * cache_bytes(backbone, config)
     assert most_rows(backbone, config) > 1
+
+
+def test_engines_are_not_piled_up(monkeypatch):
+    """Each is several caches large; only the one that is measured may be there, though it and its step refer to each other."""
+    alive = weakref.WeakSet()
+
+    class Counted(Engine):
+        def __init__(self, *args):
+            super().__init__(*args)
+            alive.add(self)
+            most.append(len(alive))
+
+    most = []
+    monkeypatch.setattr("sjdvp.bench.Engine", Counted)
+    backbone, config = stand_in()
+    gc.disable()
+    try:
+        list(bench(backbone, config, [1, 2], [2, 4], 2, trained=True))
+    finally:
+        gc.enable()
+    assert most == [1, 1, 1, 1]
+
+
+def test_free_memory_counts_what_files_occupy():
+    said = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    assert free_bytes(CPU) == pytest.approx(1024 * int(said["MemAvailable"].split()[0]), rel=0.1)

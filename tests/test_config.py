@@ -36,8 +36,11 @@ def test_table_becomes_dataclass():
         ({"run": {"metadata": "no"}}, "run.metadata must be true or false, found 'no'"),
         ({"run": {"batch_size": "many"}}, "run.batch_size must be a whole number or auto, found 'many'"),
         ({"run": {"batch_size": True}}, "run.batch_size must be a whole number or auto, found True"),
+        ({"model": {"width": 0}}, "model.width must be 1 or more, found 0"),
+        ({"model": {"resolution": -512}}, "model.resolution must be 1 or more, found -512"),
+        ({"decoder": {"relax": {"group": 2}}}, "decoder.relax.group must be an odd number, 1 or more, found 2"),
         ({"run": {"seed": 2**53}}, "run.seed must be between 0 and 2^53 - 1"),
-        ({"decoder": {"prior": {"rises": 5}}}, "decoder.prior.history must be at least decoder.prior.rises, found 4"),
+        ({"decoder": {"prior": {"kind": "growth", "rises": 5}}}, "decoder.prior.history must be at least decoder.prior.rises"),
     ],
 )
 def test_mistakes_name_the_key(table, words):

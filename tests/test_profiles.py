@@ -156,7 +156,10 @@ def test_every_preset_resolves(name):
         ("sampling: 3\n", "sampling must be a section of keys, found 3"),
         ("sampling: {top_k: 012}\n", "sampling.top_k must be a whole number, found '012' (from profile bad)"),
         ("run: {metadata: no}\n", "run.metadata must be true or false, found 'no' (from profile bad)"),
-        ("sampling: {temperature: -1}\n", "sampling.temperature must be 0 (greedy) or more, found -1.0 (from profile bad)"),
+        (
+            "sampling: {temperature: -1}\n",
+            "sampling.temperature must be 0 (greedy), or 0.001 or more, found -1.0",
+        ),
         ("1: 2\n", "key 1 is not text"),
         ("- a\n", "must hold sections and keys, found list"),
         ("a: [\n", ":2: "),

@@ -107,3 +107,16 @@ def test_a_file_is_looked_for_beside_the_weights_first(hub: Path, tmp_path: Path
     assert weights.find_file(located, ["vq.ckpt"], "owner/name", "model.pixels") == mine / "vq.ckpt"
     with pytest.raises(WeightsError, match=r"looked for .*mine/a\.json"):
         weights.find_file(located, ["a.json"], None, "model.tokenizer")
+
+
+def test_a_file_of_the_user_s_own_comes_first(hub: Path, tmp_path: Path) -> None:
+    """What a profile names by hub id, found in the cache or not, is for weights that come without."""
+    (tmp_path / "mine").mkdir()
+    for folder in (hub, tmp_path / "mine"):
+        (folder / "vq.ckpt").write_bytes(b"")
+    found = weights.Located(hub, "owner/name", SHA)
+    mine = tmp_path / "mine" / "vq.ckpt"
+    assert weights.find_file(found, ["vq.ckpt"], str(mine), "model.pixels") == mine
+    assert weights.find_file(found, ["vq.ckpt"], str(mine.parent), "model.pixels") == mine
+    for other in ("owner/other", str(hub / "part" / "vq.ckpt"), None):
+        assert weights.find_file(found, ["vq.ckpt"], other, "model.pixels") == hub / "vq.ckpt"

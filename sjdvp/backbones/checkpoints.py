@@ -8,6 +8,7 @@ import json
 import pickle
 import re
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,7 +208,8 @@ class _Pickle:
         return tensor
 
     def _map(self) -> dict[str, Tensor]:
-        content = torch.load(self._path, map_location="cpu", mmap=self._can_map, weights_only=True)
+        with torch.serialization.safe_globals([Namespace]):  # trainers store their command line beside the weights
+            content = torch.load(self._path, map_location="cpu", mmap=self._can_map, weights_only=True)
         if not isinstance(content, dict):
             raise RuntimeError(f"it holds a {type(content).__name__}, no named tensors")
         inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), content)

@@ -13,18 +13,19 @@ A prompt is [bos] text [boi]; the unconditional branch is [bos] [boi], with posi
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from sjdvp.backbones.adapter import Adapter
-from sjdvp.backbones.checkpoints import load_strict, read_safetensors
+from sjdvp.backbones.checkpoints import Part, load_strict, read_safetensors
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import TokenPrompter
+from sjdvp.backbones.sizes import requested, require
 from sjdvp.backbones.text import open_tokenizer
 from sjdvp.backbones.trunk import Trunk
 from sjdvp.config import ModelConfig
@@ -37,7 +38,7 @@ EMBEDDED = Path(__file__).parent / "emoji" / "model"
 
 def open_embedded(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
     """Open the model that ships with the package, or a folder in its format."""
-    return load(Path(config.path) if config.path else EMBEDDED, place, dtype, config.revision)
+    return _of_its_size(load(Path(config.path) if config.path else EMBEDDED, place, dtype, config.revision), config)
 
 
 def open_folder(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
@@ -45,7 +46,15 @@ def open_folder(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapte
     if config.path is None:
         raise WeightsError("the generic backbone needs weights", "give --model, a folder or hub id that holds sjdvp.json")
     weights = locate(config.path, config.revision)
-    return load(weights.path, place, dtype, weights.revision)
+    return _of_its_size(load(weights.path, place, dtype, weights.revision), config)
+
+
+def _of_its_size(model: Adapter, config: ModelConfig) -> Adapter:
+    """Return the model. Raises ConfigError when the settings ask for a picture of another size."""
+    unit = cast("TamingDecoder", model.pixel_decoder).pixels_per_code
+    size = model.grid.columns * unit, model.grid.rows * unit
+    require(requested(config, size), [size], model.name)
+    return model
 
 
 def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = None) -> Adapter:
@@ -54,7 +63,8 @@ def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = 
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    load_strict(model, read_safetensors(folder), f"the {config.model_type} decoder of {folder}", dtype, place)
+    part = _tied if config.get_text_config().tie_word_embeddings else Part
+    load_strict(model, read_safetensors(folder), f"the {config.model_type} decoder of {folder}", dtype, place, part)
     pixel_decoder = TamingDecoder.from_description({k: v for k, v in about["pixel_decoder"].items() if k != "family"})
     load_strict(
         pixel_decoder, read_safetensors(folder, "pixels"), f"the pixel decoder of {folder}", torch.float32, Place(place.device)
@@ -76,6 +86,11 @@ def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = 
         pixel_decoder=pixel_decoder.eval().requires_grad_(False),
         truncate_pixels=False,
     )
+
+
+def _tied(name: str) -> Part:
+    """Return where a weight comes from when the head is the table of embeddings: that is stored once."""
+    return Part("model.embed_tokens.weight" if name == "lm_head.weight" else name)
 
 
 def _describe(folder: Path) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def _qwen_begin_of_text(tokenizer_file: Path) -> str:
     """Lumina-mGPT-2.0's tokenizer has no begin of text; its code puts the end of text there."""
     about = read_json(tokenizer_file.parent / "tokenizer_config.json")
     name = about.get("bos_token") or about.get("eos_token")
+    if isinstance(name, dict):  # how transformers writes a token that has settings
+        name = name.get("content")
     if not isinstance(name, str):
         raise WeightsError(f"{tokenizer_file.parent}/tokenizer_config.json names no bos_token and no eos_token")
     return name

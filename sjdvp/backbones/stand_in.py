@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.sizes import requested
 from sjdvp.backbones.trunk import Trunk
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
@@ -37,12 +38,13 @@ class Shape:
     pixels_per_code: int = 16
     row_end: bool = False
     max_prompt: int = 320
+    side: int = 512  # of its pictures in pixels, where the profile leaves that to the model
 
 
 _CHAMELEON = Shape(32, 4096, 11008, 32, 32, 8192)
 
 SHAPES = {  # by profile
-    "emoji": Shape(8, 256, 704, 4, 4, 1024, pixels_per_code=4, max_prompt=32),
+    "emoji": Shape(8, 256, 704, 4, 4, 1024, pixels_per_code=4, max_prompt=32, side=64),
     "lumina-mgpt-7b-*": replace(_CHAMELEON, row_end=True),
     "lumina-mgpt-34b-*": Shape(48, 8192, 22016, 64, 8, 8192, row_end=True),
     "lumina-mgpt-2": replace(_CHAMELEON, n_codes=16384, pixels_per_code=8, row_end=True),
@@ -76,14 +78,15 @@ def tiny(shape: Shape) -> Shape:
 def open_stand_in(shape: Shape, config: RunConfig, device: torch.device, dtype: torch.dtype) -> Adapter:
     """Make a model of that shape for the pictures of `config`, its weights drawn from a fixed seed."""
     model = config.model
-    grid = Grid((model.height or 512) // shape.pixels_per_code, (model.width or 512) // shape.pixels_per_code, shape.row_end)
+    width, height = requested(model, (shape.side, shape.side))
+    grid = Grid(height // shape.pixels_per_code, width // shape.pixels_per_code, shape.row_end)
     settings = LlamaConfig(
         vocab_size=1, hidden_size=shape.hidden, intermediate_size=shape.feed_forward, num_hidden_layers=shape.n_layers,
         num_attention_heads=shape.n_heads, num_key_value_heads=shape.n_kv_heads, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     with torch.device("meta"):
         decoder: Any = LlamaModel(settings)
-    decoder = decoder.to_empty(device=device).to(dtype)
+    decoder = decoder.to(dtype).to_empty(device=device)  # in this order: never in float32
     noise = torch.Generator(device).manual_seed(0)
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)

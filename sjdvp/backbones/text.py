@@ -11,9 +11,12 @@ from sjdvp.errors import WeightsError
 def open_tokenizer(path: Path) -> Tokenizer:
     """Read a `tokenizers` file. Raises WeightsError when it is none."""
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
         raise WeightsError(f"{path}: not a tokenizer file ({error})", "model.tokenizer takes a tokenizer.json") from error
+    tokenizer.no_truncation()  # what the file says of length is for somebody else's batches; who cuts here says so
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -107,7 +107,7 @@ def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
         stood_BS=_write(state.stood_BS, pos_BW, torch.ones_like(pos_BW), col_W < verdict.accepted_B[:, None]),
         trail_BRV=_lay_trail(state.trail_BRV, pos_BW, p_BWV),
         score_BK=_score(state, p_BWV, n_new_B),
-        tally_BT=state.tally_BT + _count(decoder, state, p_BWV, committed_BW, live_BW, verdict, n_new_B),
+        tally_BT=state.tally_BT + _count(decoder, state, pos_BW, p_BWV, committed_BW, live_BW, verdict, n_new_B),
         commits_BN=state.commits_BN.scatter_add(1, n_new_B[:, None], (n_new_B > 0).long()[:, None]),
         bad_B=state.bad_B | ((state.n_B < layout.length) & ~logits_BWV.isfinite().all(-1).all(-1)),
     )
@@ -196,13 +196,24 @@ def _chosen(guess_BKWT: Tensor, score_BK: Tensor) -> Tensor:
 
 
 def _count(
-    decoder: Decoder, state: State, p_BWV: Tensor, committed_BW: Tensor, live_BW: Tensor, verdict: Verdict, n_new_B: Tensor
+    decoder: Decoder,
+    state: State,
+    pos_BW: Tensor,
+    p_BWV: Tensor,
+    committed_BW: Tensor,
+    live_BW: Tensor,
+    verdict: Verdict,
+    n_new_B: Tensor,
 ) -> Tensor:
-    """Return this step's part of the tally: counts in the order of `Tally`, whose members torch.compile cannot take as an index."""
-    accepted_B = verdict.accepted_B
-    counts_B = [accepted_B + take(live_BW, accepted_B), accepted_B]
+    """Return this step's part of the tally: counts in the order of `Tally`, whose members torch.compile cannot take as an index.
+
+    Forced positions do not count: nothing about them is decided.
+    """
+    accepted_B1, col_W = verdict.accepted_B[:, None], columns(decoder.window, pos_BW.device)
+    open_BW = ~decoder.layout.forced_at(pos_BW)
+    counts_B = [(live_BW & open_BW & (col_W <= accepted_B1)).sum(-1), (open_BW & (col_W < accepted_B1)).sum(-1)]
     if decoder.predicts:
-        looked_BW = _looked(state, n_new_B)
+        looked_BW = _looked(state, n_new_B) & open_BW
         last_BWV = state.past_BLWV[:, 0]
         grew_BW = probability_of(p_BWV, committed_BW) > probability_of(last_BWV, committed_BW)
         rose_BWT = state.rose_BWT & looked_BW[..., None]

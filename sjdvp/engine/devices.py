@@ -28,6 +28,12 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def use_device(device: torch.device) -> None:
+    """Make a GPU the current one: what names no device, as streams and graphs do, is then there and not on the first GPU."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+
+
 def visible_gpus() -> int:
     """Return how many GPUs this process may use; raises DeviceError when there are none."""
     count = torch.cuda.device_count()

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -54,6 +54,7 @@ class Engine:
         self._rows: Rows[Seat] = Rows(n_rows)
         self._places: dict[int, int] = {}  # busy row: the first position that is not committed
         self._warm = False
+        self._aside = _stream_of_its_own(backbone.device)
         mode = pick_mode(config.run, backbone.device)
         self._fast = make_step(self.look, self.decode, mode, backbone.device, len(self.forward.lengths))
         self.compile_s = 0.0 if mode == "eager" else self._prepare()
@@ -146,7 +147,7 @@ class Engine:
             codes_N = stood_N = torch.zeros(0, dtype=torch.int64)
             nfe, tally, commits = 0, [0.0] * self.state.tally_BT.shape[1], [0] * (window + 1)
         else:
-            codes_N = grid.image_codes(self.state.codes_BS[row, :length])
+            codes_N = grid.image_codes(self.state.codes_BS[row, :length]).cpu()
             stood_N = grid.image_codes(self.state.stood_BS[row, :length])
             nfe, tally = int(self.state.step_B[row]), self.state.tally_BT[row].tolist()
             commits = self.state.commits_BN[row].tolist()
@@ -160,7 +161,8 @@ class Engine:
         pixels_HW3 = None
         if error is None:
             try:
-                pixels_HW3 = self.backbone.pixels(ended.codes_N).cpu().numpy()
+                with self._aside:
+                    pixels_HW3 = self.backbone.pixels(ended.codes_N.to(self.backbone.device)).cpu().numpy()
             except ImageError as failure:
                 error = failure
         done = perf_counter()
@@ -183,6 +185,11 @@ class Engine:
             "revision": self.backbone.revision,
         }
         return Picture(seat.job, pixels_HW3, stats, _described(error))
+
+
+def _stream_of_its_own(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context for the pixels: on a GPU they run beside the decoding, and no step waits for them."""
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
 
 def _described(error: ImageError | None) -> dict[str, str] | None:

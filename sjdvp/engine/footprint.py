@@ -1,11 +1,14 @@
 """How much memory decoding takes, computed from shapes: so that a batch can be chosen that fits."""
 
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from sjdvp.cache import aligned
 from sjdvp.config import RunConfig
 from sjdvp.decode.prior import make_prior
 from sjdvp.interfaces import Backbone
@@ -22,7 +25,7 @@ def cache_bytes(backbone: Backbone, config: RunConfig) -> int:
 def _cache(backbone: Backbone, config: RunConfig) -> Counter[torch.device]:
     """Return the bytes of keys and values of one image on each device that holds layers."""
     branches = 1 if config.sampling.cfg_scale == 1 else 2
-    n_slots = branches * (backbone.max_prompt + backbone.grid.length + config.decoder.width)
+    n_slots = branches * aligned(backbone.max_prompt + backbone.grid.length + config.decoder.width)
     on: Counter[torch.device] = Counter()
     for layer in backbone.new_cache(1, 1).row_layers:
         on[layer.keys.device] += n_slots * (layer.keys.nbytes + layer.values.nbytes)
@@ -55,10 +58,14 @@ def need(backbone: Backbone, config: RunConfig, free: int) -> Need:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return how much memory is free now."""
+    """Return how much memory is free now; on a CPU with what the system can make free: files it keeps, as weights just read."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        available = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:  # no Linux
+        available = None
+    return 1024 * int(available[1]) if available else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def most_rows(backbone: Backbone, config: RunConfig) -> int:

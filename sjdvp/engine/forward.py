@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sjdvp.cache import aligned
 from sjdvp.interfaces import Backbone, Prompt, PromptRow
 from sjdvp.sampling import merge_guidance
 
@@ -32,7 +33,7 @@ class Forward:
         self.n_branches = 1 if cfg_scale == 1 else 2
         n_trunk = n_rows * self.n_branches
         self._width = max(window, -(-_MIN_PRODUCT_ROWS // n_trunk))
-        n_slots = backbone.max_prompt + backbone.grid.length + self._width
+        n_slots = aligned(backbone.max_prompt + backbone.grid.length + self._width)
         self._bucket = -(-n_slots // (_MOST_LENGTHS * _SLOT_UNIT)) * _SLOT_UNIT
         self.lengths = tuple(min(end, n_slots) for end in range(self._bucket, n_slots + self._bucket, self._bucket))
         self._n_prompt = [0] * n_rows  # of the longer branch

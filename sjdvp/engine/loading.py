@@ -6,7 +6,7 @@ import torch
 
 from sjdvp.backbones import open_backbone
 from sjdvp.config import ModelConfig, RunConfig
-from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads
+from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
 from sjdvp.engine.footprint import SHARE, Need, free_bytes, need
 from sjdvp.engine.memory import weights_must_fit
 from sjdvp.errors import ConfigError, DeviceError
@@ -16,8 +16,8 @@ from sjdvp.weights import pin, without_hub
 
 def load_backbone(config: RunConfig) -> Backbone:
     """Load the backbone that a configuration names. Raises ConfigError, WeightsError or DeviceError with what to do."""
-    free = _all_gpus() if config.run.device_map else {}
-    device = next(iter(free), None) or pick_device(config.run.device)
+    device, free = _place(config)
+    use_device(device)
     with weights_must_fit(device):
         backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device), free)
     use_few_threads(backbone)
@@ -29,12 +29,17 @@ def weigh(config: RunConfig) -> tuple[ModelConfig, Need]:
 
     Raises what `load_backbone` raises; nothing is downloaded.
     """
-    free = _all_gpus() if config.run.device_map else {}
-    device = next(iter(free), None) or pick_device(config.run.device)
+    device, free = _place(config)
     with without_hub():
         model = pin(config.model)
         backbone = open_backbone(model, torch.device("meta"), pick_dtype(config.model.dtype, device))
     return model, need(backbone, config, sum(map(free_bytes, free or [device])))
+
+
+def _place(config: RunConfig) -> tuple[torch.device, dict[torch.device, int]]:
+    """Return the device that embeds and draws, and the bytes that may be used on each GPU that shares the layers, if any do."""
+    free = _all_gpus() if config.run.device_map else {}
+    return next(iter(free), None) or pick_device(config.run.device), free
 
 
 def _all_gpus() -> dict[torch.device, int]:

@@ -11,7 +11,8 @@ from sjdvp.errors import DeviceError, ImageError
 from sjdvp.jobs import Job, JobSource, Painter, Picture
 
 _HINT = "use a smaller --size or --window, a smaller --dtype, or a device with more memory"
-_CPU_SAYS = ("can't allocate memory", "not enough memory")  # torch raises a plain RuntimeError on the CPU
+# Where torch raises a plain RuntimeError: on the CPU, from a CUDA graph, and from the libraries of a GPU.
+_SAYS = ("can't allocate memory", "not enough memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 
 
 class Elastic:
@@ -94,7 +95,7 @@ def weights_must_fit(device: torch.device) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the device or the machine has no memory left."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in _CPU_SAYS)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in _SAYS)
 
 
 def release_memory() -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,8 @@ def test_every_misfit_is_listed(tmp_path: Path) -> None:
 def test_wrappers_and_old_archives(wrapper: str | None, tmp_path: Path) -> None:
     weights = torch.load(PARITY / "llamagen_c2i" / "c2i_tiny_64.pt", weights_only=True)["model"]
     path = tmp_path / "c2i_tiny_64.pt"
-    torch.save({wrapper: weights} if wrapper else weights, path, _use_new_zipfile_serialization=wrapper is not None)
+    stored = {wrapper: weights, "args": Namespace(results_dir="runs")} if wrapper else weights
+    torch.save(stored, path, _use_new_zipfile_serialization=wrapper is not None)
     assert open_backbone(c2i(path), CPU, torch.float32).n_codes == 96
 
 

@@ -1,9 +1,10 @@
 """What `run.device_map` needs, and what is said where it is not there."""
 
 import pytest
+import torch
 
 from sjdvp.config import RunConfig, RunSettings
-from sjdvp.engine import loading
+from sjdvp.engine import devices, loading
 from sjdvp.errors import ConfigError, DeviceError
 
 SHARED = RunConfig(run=RunSettings(device_map="auto"))
@@ -21,3 +22,16 @@ def test_without_gpus(monkeypatch):
     monkeypatch.setattr(loading.torch.cuda, "device_count", lambda: 0)
     with pytest.raises(DeviceError, match="sees no GPU"):
         loading.load_backbone(SHARED)
+
+
+def test_the_gpu_of_a_run_is_the_current_one(monkeypatch):
+    """Streams and graphs name no device: on the second GPU they must not be made on the first."""
+    current = []
+    monkeypatch.setattr(devices.torch.cuda, "set_device", current.append)
+    for name in ("cuda:1", "cuda", "cpu"):
+        devices.use_device(torch.device(name))
+    assert current == [torch.device("cuda:1")]
+    monkeypatch.setattr(loading, "pick_device", lambda name: torch.device("meta"))
+    monkeypatch.setattr(loading, "use_device", current.append)
+    loading.load_backbone(RunConfig())
+    assert current[1:] == [torch.device("meta")]

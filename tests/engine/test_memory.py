@@ -83,6 +83,11 @@ def test_other_errors_are_not_swallowed():
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
 
 
+@pytest.mark.parametrize("words", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"])
+def test_what_graphs_and_libraries_say_of_memory(words):
+    assert is_out_of_memory(RuntimeError(f"{words} when calling something"))
+
+
 def test_weights_that_do_not_fit():
     with pytest.raises(DeviceError, match="do not fit into the memory of cpu"), weights_must_fit(torch.device("cpu")):
         raise RuntimeError(CPU_SAYS)

@@ -66,6 +66,11 @@ class TamingDecoder(nn.Module):
         load_strict(decoder, stored, what, torch.float32, Place(device), part, ignore=UNUSED)
         return decoder.eval().requires_grad_(False)
 
+    @property
+    def pixels_per_code(self) -> int:
+        """Pixels along a side of what one code stands for: each level but the coarsest doubles them."""
+        return 2 ** (len(self.decoder.up) - 1)
+
     def codebook(self) -> Tensor:
         """Return the code vectors [V, E], as they are looked up."""
         weight = self.quantize.embedding.weight

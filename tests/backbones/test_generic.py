@@ -1,0 +1,55 @@
+"""Models of the user's own: what their folders may hold, and what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from sjdvp.backbones import open_backbone
+from sjdvp.backbones.generic import load
+from sjdvp.backbones.place import Place
+from sjdvp.backbones.text import encode, open_tokenizer
+from sjdvp.config import ModelConfig
+from sjdvp.errors import ConfigError
+from tests.engine.tiny import save_tiny_model
+
+CPU = torch.device("cpu")
+
+
+def test_a_picture_of_another_size_is_refused(tmp_path: Path) -> None:
+    config = ModelConfig("generic", path=str(save_tiny_model(tmp_path)))
+    assert open_backbone(replace(config, width=10, height=8), CPU, torch.float32).name == "tiny"
+    with pytest.raises(ConfigError, match="tiny does not draw 64x64 pictures") as refused:
+        open_backbone(replace(config, width=64, height=64), CPU, torch.float32)
+    assert "10x8" in refused.value.hint
+    with pytest.raises(ConfigError, match="does not draw 128x128"):
+        open_backbone(ModelConfig(width=128, height=128), CPU, torch.float32)
+
+
+def test_a_head_that_is_the_table_of_embeddings(tmp_path: Path) -> None:
+    """Small Llamas and Qwens store the two once."""
+    whole = load(save_tiny_model(tmp_path), Place(CPU), torch.float32)
+    weights = load_file(tmp_path / "model.safetensors")
+    table = weights["model.embed_tokens.weight"]
+    del weights["lm_head.weight"]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    tied = load(tmp_path, Place(CPU), torch.float32)
+    hidden = torch.randn(2, 3, table.shape[1])
+    assert torch.equal(tied.code_embeds_VD, whole.code_embeds_VD)
+    assert torch.allclose(tied.logits(hidden), hidden @ table[-tied.n_codes :].T, atol=1e-6)
+
+
+def test_what_a_tokenizer_file_says_of_length_is_not_obeyed(tmp_path: Path) -> None:
+    """A text is cut where the run says so, and then it is reported."""
+    file = save_tiny_model(tmp_path) / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=12)
+    tokenizer.save(str(file))
+    assert len(encode(open_tokenizer(file), "a red dog on a cat")) == 6
