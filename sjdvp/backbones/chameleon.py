@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import ChameleonConfig, ChameleonModel
 
-from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
+from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json, renamed
 from sjdvp.backbones.decoder_config import decoder_fields
 from sjdvp.backbones.place import Place
 from sjdvp.backbones.rotary import half_split
@@ -55,7 +55,7 @@ def load_chameleon(path: Path, codes: range, place: Place, dtype: torch.dtype) -
     side_by_side = len(stored.shapes.get(q_norm, ())) == 1
 
     def part(name: str) -> Part:
-        return Part((_meta_name if meta else _hf_name)(name), _change(name, config, codes, side_by_side=side_by_side))
+        return Part(renamed(name, _META if meta else _HF), _change(name, config, codes, side_by_side=side_by_side))
 
     load_strict(network, stored, f"the Chameleon decoder of {path.name}", dtype, place, part, ignore=_UNUSED)
     return network.eval().requires_grad_(False)
@@ -88,10 +88,7 @@ def _from_params(folder: Path, stored: Checkpoint) -> ChameleonConfig:
     )
 
 
-def _hf_name(name: str) -> str:
-    return name.replace("decoder.", "model.").replace("head.", "lm_head.")
-
-
+_HF = (("decoder.", "model."), ("head.", "lm_head."))
 _META = (
     ("decoder.embed_tokens.", "tok_embeddings."),
     ("decoder.", ""),
@@ -108,12 +105,6 @@ _META = (
     ("post_attention_layernorm", "ffn_norm"),
     ("input_layernorm", "attention_norm"),
 )
-
-
-def _meta_name(name: str) -> str:
-    for ours, theirs in _META:
-        name = name.replace(ours, theirs)
-    return name
 
 
 def _change(name: str, config: ChameleonConfig, codes: range, *, side_by_side: bool) -> Callable[[Tensor], Tensor] | None:

@@ -62,6 +62,13 @@ class Checkpoint(Mapping[str, Tensor]):
         return Checkpoint(self.where, shapes, lambda name: self._read(prefix + name))
 
 
+def renamed(name: str, table: Iterable[tuple[str, str]]) -> str:
+    """Return a module's name of a tensor as it is stored: each pair of `table` (ours, theirs) is replaced, in its order."""
+    for ours, theirs in table:
+        name = name.replace(ours, theirs)
+    return name
+
+
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a weights file, or a folder that holds one (or its shards and their index) under the usual names.
 

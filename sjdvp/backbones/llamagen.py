@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.backbones import captions
 from sjdvp.backbones.adapter import Adapter
-from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint
+from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, renamed
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.pixels.taming import LLAMAGEN
@@ -241,8 +241,7 @@ _RENAMED = (
 
 def _part(name: str, n_heads: int) -> Part:
     """Name the stored tensor of one of ours; queries, keys and values are stored as one, their rotary pairs side by side."""
-    for ours, theirs in _RENAMED:
-        name = name.replace(ours, theirs)
+    name = renamed(name, _RENAMED)
     projection = re.search(r"self_attn\.([qkv])_proj", name)
     if projection is None:
         return Part(name)

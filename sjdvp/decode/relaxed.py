@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from sjdvp.config import RelaxConfig
-from sjdvp.decode.verifiers import prefix, probability_of
+from sjdvp.decode.verifiers import correction, prefix, probability_of
 from sjdvp.decode.window import take
 from sjdvp.interfaces import Verdict
 from sjdvp.rng import Noise, Purpose
-from sjdvp.sampling import draw, residual
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,13 @@ class Lantern:
         accepted_B = prefix(live_BW & (u_BW * probability_of(q_BWV, draft_BW) < p_x_BW + lent_BW))
 
         live_B1 = take(live_BW, accepted_B)[:, None]
-        p_BV, q_BV = take(p_BWV, accepted_B), take(q_BWV, accepted_B) * live_B1
+        p_BV = take(p_BWV, accepted_B)
         struck_BV = p_BV.scatter(1, take(draft_BW, accepted_B)[:, None], 0.0)
         lent_BK = take(p_BWK, accepted_B).masked_fill(take(lends_BWK, accepted_B), 0.0)
         struck_BV = struck_BV.scatter(1, take(near_BWK, accepted_B), lent_BK)
         # Where a draft was rejected with all of p struck, or where there was no draft, the draw is from p itself.
         kept_BV = torch.where(live_B1 & (struck_BV.sum(-1, keepdim=True) > 0), struck_BV, p_BV)
-        token_B = draw(residual(kept_BV, q_BV), take(noise.uniform_BW(Purpose.CORRECT), accepted_B))
-        return Verdict(accepted_B, token_B)
+        return Verdict(accepted_B, correction(kept_BV, q_BWV, live_BW, accepted_B, noise))
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,7 @@ class Grouped:
         p_group_BW = (p_BWG * in_group_BWG).sum(-1)
         q_group_BW = (q_BWV.gather(-1, code_BWG) * in_group_BWG).sum(-1)
         accepted_B = prefix(live_BW & (noise.uniform_BW(Purpose.ACCEPT) * q_group_BW < p_group_BW))
-        q_BV = take(q_BWV, accepted_B) * take(live_BW, accepted_B)[:, None]
-        token_B = draw(residual(take(p_BWV, accepted_B), q_BV), take(noise.uniform_BW(Purpose.CORRECT), accepted_B))
-        return Verdict(accepted_B, token_B)
+        return Verdict(accepted_B, correction(take(p_BWV, accepted_B), q_BWV, live_BW, accepted_B, noise))
 
 
 def nearest(codebook_VE: Tensor, k: int, chunk: int = 1024) -> Tensor:

@@ -18,6 +18,12 @@ def probability_of(p_BWV: Tensor, code_BW: Tensor) -> Tensor:
     return p_BWV.gather(-1, code_BW[..., None]).squeeze(-1)
 
 
+def correction(p_BV: Tensor, q_BWV: Tensor, live_BW: Tensor, accepted_B: Tensor, noise: Noise) -> Tensor:
+    """Draw what follows the drafts that stand [B], from (p - q)+ normalised; where there was no draft, q counts as zero."""
+    q_BV = take(q_BWV, accepted_B) * take(live_BW, accepted_B)[:, None]
+    return draw(residual(p_BV, q_BV), take(noise.uniform_BW(Purpose.CORRECT), accepted_B))
+
+
 class Exact:
     """Speculative sampling (arXiv 2211.17192): keep x with probability min(1, p(x)/q(x)), else draw from (p - q)+ normalised.
 
@@ -30,9 +36,7 @@ class Exact:
         """See `sjdvp.interfaces.Verifier`."""
         u_BW = noise.uniform_BW(Purpose.ACCEPT)
         accepted_B = prefix(live_BW & (u_BW * probability_of(q_BWV, draft_BW) < probability_of(p_BWV, draft_BW)))
-        p_BV, q_BV = take(p_BWV, accepted_B), take(q_BWV, accepted_B) * take(live_BW, accepted_B)[:, None]
-        token_B = draw(residual(p_BV, q_BV), take(noise.uniform_BW(Purpose.CORRECT), accepted_B))
-        return Verdict(accepted_B, token_B)
+        return Verdict(accepted_B, correction(take(p_BWV, accepted_B), q_BWV, live_BW, accepted_B, noise))
 
 
 class SameNoise:

@@ -14,7 +14,7 @@ from torch.nn.functional import silu
 from transformers import Emu3VQVAEConfig
 from transformers.models.emu3.modeling_emu3 import Emu3VQVAEConv3d, Emu3VQVAEDecoder
 
-from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict
+from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, renamed
 from sjdvp.backbones.pixels.codebook import Codebook
 from sjdvp.backbones.pixels.taming import UNUSED
 from sjdvp.backbones.place import Place
@@ -110,9 +110,7 @@ def _original_part(name: str) -> Part:
     """Originals hold the projections of attention as 1x1 convolutions."""
     is_projection = ".attn" in name and "_proj.weight" in name
     name = re.sub(r"up_block\.up\.(\d+)\.attn_norms\.(\d+)\.", r"up.\1.attn.\2.norm.", name)
-    for ours, theirs in _ORIGINAL:
-        name = name.replace(ours, theirs)
-    return Part(name, (lambda w: w.flatten(1)) if is_projection else None)
+    return Part(renamed(name, _ORIGINAL), (lambda w: w.flatten(1)) if is_projection else None)
 
 
 def _image_part(name: str) -> Part:

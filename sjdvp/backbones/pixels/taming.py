@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from transformers import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 
-from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict
+from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, renamed
 from sjdvp.backbones.pixels.codebook import Codebook
 from sjdvp.backbones.place import Place
 from sjdvp.errors import WeightsError
@@ -110,8 +110,7 @@ def _describe(shapes: Mapping[str, torch.Size], variant: Variant, what: str) -> 
 
 
 def _llamagen_name(name: str, n_levels: int) -> str:
-    for ours, theirs in ((".mid.block_1.", ".mid.0."), (".mid.attn_1.", ".mid.1."), (".mid.block_2.", ".mid.2.")):
-        name = name.replace(ours, theirs)
+    name = renamed(name, ((".mid.block_1.", ".mid.0."), (".mid.attn_1.", ".mid.1."), (".mid.block_2.", ".mid.2.")))
     return re.sub(r"decoder\.up\.(\d+)\.(block)?", lambda m: f"decoder.conv_blocks.{m[1]}.{'res' if m[2] else ''}", name)
 
 
