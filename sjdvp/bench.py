@@ -18,8 +18,8 @@ from sjdvp.config import RunConfig
 from sjdvp.decode.step import admit
 from sjdvp.decode.window import State
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.footprint import cache_bytes, row_bytes
-from sjdvp.engine.memory import release_memory
+from sjdvp.engine.footprint import cache_bytes, most_rows, row_bytes
+from sjdvp.engine.memory import must_fit, release_memory
 from sjdvp.engine.metrics import synchronize
 from sjdvp.engine.runtime import Step, make_step, pick_mode
 from sjdvp.errors import PromptError
@@ -78,10 +78,17 @@ def measure_machine(device: torch.device, dtype: torch.dtype) -> Machine:
 def bench(
     backbone: Backbone, config: RunConfig, batch_sizes: Sequence[int], windows: Sequence[int], steps: int, *, trained: bool
 ) -> Iterator[Point]:
-    """Measure every pair of batch size and window; `trained` says whether what the weights accept means anything."""
+    """Measure every pair of batch size and window that memory allows; `trained`: whether what the weights accept means anything.
+
+    Raises DeviceError when memory runs out all the same.
+    """
     machine = measure_machine(backbone.device, backbone.dtype)
     for n_rows, window in product(batch_sizes, windows):
-        yield _measure(backbone, config.with_window(window), n_rows, steps, machine, trained=trained)
+        if n_rows > most_rows(backbone, config.with_window(window)):
+            continue
+        with must_fit(f"{n_rows} images at a time, window {window},", backbone.device, "measure smaller ones"):
+            point = _measure(backbone, config.with_window(window), n_rows, steps, machine, trained=trained)
+        yield point
         release_memory()  # an engine and its step refer to each other: the last one would lie beside the next
 
 

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import ConfigError
+from sjdvp.errors import ConfigError, DeviceError
 from sjdvp_cli.options import Settings, option, takes_options
 from sjdvp_cli.tables import show_table
 
@@ -53,6 +54,11 @@ def command(measurement: Measurement, settings: Settings) -> int:
     backbone = _open(config, measurement.random_weights)
     trained = measurement.random_weights is None
     points = list(bench(backbone, config, batch_sizes, windows, measurement.steps, trained=trained))
+    left_out = set(product(batch_sizes, windows)) - {(point.batch_size, point.window) for point in points}
+    for n_rows, window in sorted(left_out):
+        typer.echo(f"sjdvp: batch {n_rows}, window {window}: more than the free memory holds; left out", err=True)
+    if not points:
+        raise DeviceError("no point of these fits into the memory", "give smaller --batch-sizes; see `sjdvp doctor`")
     if trained:
         remember(config, backbone.device, points)
     if not measurement.as_json:
@@ -72,9 +78,9 @@ def read_numbers(flag: str, text: str) -> list[int]:
 
 def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> "Backbone":
     from sjdvp.backbones.stand_in import open_stand_in, shape_of, tiny
-    from sjdvp.engine.devices import pick_device, pick_dtype, use_few_threads
+    from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
     from sjdvp.engine.loading import load_backbone
-    from sjdvp.engine.memory import weights_must_fit
+    from sjdvp.engine.memory import must_fit
 
     if random_weights is None:
         return load_backbone(config)
@@ -82,7 +88,8 @@ def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> 
         raise ConfigError("random weights go to one device", "leave --device-map out", "run.device_map")
     device: torch.device = pick_device(config.run.device)
     shape = shape_of(config.profile)
-    with weights_must_fit(device):
+    use_device(device)
+    with must_fit("the weights", device):
         dtype = pick_dtype(config.model.dtype, device)
         backbone = open_stand_in(tiny(shape) if random_weights == "tiny" else shape, config, device, dtype)
     use_few_threads(backbone)

@@ -163,6 +163,13 @@ def test_engines_are_not_piled_up(monkeypatch):
     assert most == [1, 1, 1, 1]
 
 
+def test_what_memory_does_not_hold_is_left_out(monkeypatch):
+    backbone, config = stand_in()
+    monkeypatch.setattr("sjdvp.bench.most_rows", lambda backbone, config: 8 // config.decoder.width)
+    points = bench(backbone, config, [1, 2, 4], [2, 4], 2, trained=True)
+    assert [(p.batch_size, p.window) for p in points] == [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2)]
+
+
 def test_free_memory_counts_what_files_occupy():
     said = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     assert free_bytes(CPU) == pytest.approx(1024 * int(said["MemAvailable"].split()[0]), rel=0.1)

@@ -8,7 +8,7 @@ from sjdvp.backbones import open_backbone
 from sjdvp.config import ModelConfig, RunConfig
 from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
 from sjdvp.engine.footprint import SHARE, Need, free_bytes, need
-from sjdvp.engine.memory import weights_must_fit
+from sjdvp.engine.memory import must_fit
 from sjdvp.errors import ConfigError, DeviceError
 from sjdvp.interfaces import Backbone
 from sjdvp.weights import pin, without_hub
@@ -18,7 +18,7 @@ def load_backbone(config: RunConfig) -> Backbone:
     """Load the backbone that a configuration names. Raises ConfigError, WeightsError or DeviceError with what to do."""
     device, free = _place(config)
     use_device(device)
-    with weights_must_fit(device):
+    with must_fit("the weights", device):
         backbone = open_backbone(config.model, device, pick_dtype(config.model.dtype, device), free)
     use_few_threads(backbone)
     return backbone

@@ -83,14 +83,14 @@ class _Kept:
 
 
 @contextmanager
-def weights_must_fit(device: torch.device) -> Iterator[None]:
-    """Turn running out of memory inside the block into a DeviceError."""
+def must_fit(what: str, device: torch.device, hint: str = "see `sjdvp doctor`") -> Iterator[None]:
+    """Turn running out of memory inside the block into a DeviceError: `what` does not fit."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise DeviceError(f"the weights do not fit into the memory of {device}", "see `sjdvp doctor`") from error
+        raise DeviceError(f"{what} do not fit into the memory of {device}", hint) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

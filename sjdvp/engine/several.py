@@ -7,6 +7,7 @@ from sjdvp.config import RunConfig
 from sjdvp.engine.devices import pick_batch_size
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.loading import load_backbone
+from sjdvp.engine.memory import must_fit
 from sjdvp.interfaces import Backbone
 
 
@@ -19,4 +20,6 @@ def open_engines(
     `make` is called for one configuration after the other, in their order.
     """
     backbone = load_backbone(configs[0])
-    yield [make(backbone, config, pick_batch_size(config, backbone)) for config in configs]
+    what, hint = f"the caches of {len(configs)} decoders at a time", "compare fewer, or with a smaller --batch-size"
+    with must_fit(what, backbone.device, hint):
+        yield [make(backbone, config, pick_batch_size(config, backbone)) for config in configs]

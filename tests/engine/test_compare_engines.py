@@ -1,7 +1,11 @@
 """A comparison through the real engine, on a tiny model: every decoder, twice."""
 
+import pytest
+import torch
+
 from sjdvp.compare import Request, compare, plan_lanes
 from sjdvp.engine.several import open_engines
+from sjdvp.errors import DeviceError
 from sjdvp.events import ignore
 from sjdvp.presets import PRESETS
 from sjdvp.profiles import resolve
@@ -42,3 +46,19 @@ def compared(request):
     summary = compare(request, open_engines, ignore)
     assert (summary.failed, summary.exit_code) == (0, 0)
     return load_runs([request.out / lane.name for lane in request.lanes])
+
+
+def test_decoders_that_do_not_fit_beside_each_other(tmp_path):
+    """Memory runs out when the engines are made, or later: no traceback, and what to do."""
+    config = resolve("emoji", {**FIXED, "model.path": str(save_tiny_model(tmp_path))}, {}).config
+
+    def make(backbone, config, n_rows):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    for build in (make, lambda *_: None):
+        with (
+            pytest.raises(DeviceError, match="caches of 2 decoders at a time do not fit") as told,
+            open_engines([config] * 2, build),
+        ):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        assert "--batch-size" in told.value.hint

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 import torch
 
-from sjdvp.engine.memory import Elastic, is_out_of_memory, weights_must_fit
+from sjdvp.engine.memory import Elastic, is_out_of_memory, must_fit
 from sjdvp.errors import DeviceError
 from sjdvp.jobs import Job, Picture
 
@@ -89,5 +89,5 @@ def test_what_graphs_and_libraries_say_of_memory(words):
 
 
 def test_weights_that_do_not_fit():
-    with pytest.raises(DeviceError, match="do not fit into the memory of cpu"), weights_must_fit(torch.device("cpu")):
+    with pytest.raises(DeviceError, match="do not fit into the memory of cpu"), must_fit("the weights", torch.device("cpu")):
         raise RuntimeError(CPU_SAYS)
