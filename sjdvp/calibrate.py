@@ -28,6 +28,8 @@ def pick_window(config: RunConfig, tell: Callable[[str], None]) -> int:
     if known is None:
         tell(f"window auto: measuring windows {', '.join(map(str, _WINDOWS))}, once on this machine for this model and decoder")
         known = _measure(config, device)
+    else:
+        tell(f"window auto: {known.window}, as measured before on this machine")
     return known.window
 
 
@@ -43,8 +45,10 @@ def _measure(config: RunConfig, device: torch.device) -> Choice:
 
 
 def remember(config: RunConfig, device: torch.device, points: Sequence[Point]) -> None:
-    """Keep the best of what was measured: for each window, for each batch size, and over all."""
-    windows: list[int | Literal["auto"]] = ["auto", *sorted({point.window for point in points})]
+    """Keep the best of what was measured: for each window and, if all that `auto` stands for are among them, over windows."""
+    measured = sorted({point.window for point in points})
+    # The best of two windows that somebody was curious about is not the best window.
+    windows: list[int | Literal["auto"]] = [*measured, "auto"] if {*_WINDOWS} <= {*measured} else [*measured]
     sizes: list[int | Literal["auto"]] = ["auto", *sorted({point.batch_size for point in points})]
     for window in windows:
         for size in sizes:

@@ -30,7 +30,7 @@ from sjdvp.runs.row import RowMaker
 from sjdvp.runs.saver import Saver
 from sjdvp.runs.seeds import image_seed, new_run_seed
 from sjdvp.runs.shards import Selection, Shard
-from sjdvp.runs.signals import stoppable
+from sjdvp.runs.signals import raise_if_stopped, stoppable
 from sjdvp.runs.tally import Summary, Tally
 
 OpenPainters = Callable[[Sequence[RunConfig]], AbstractContextManager[Sequence[Painter]]]
@@ -130,8 +130,9 @@ def _seeded(request: Request) -> list[Lane]:
     if any(lane.config.run.batch_size == "auto" for lane in request.lanes):
         raise ConfigError("a comparison needs a batch size of its own choice", "give --batch-size 1, or another number")
     fits = [check_fits(request.out / lane.name, lane.config) for lane in request.lanes]
-    for lane in request.lanes:
-        check_unchanged(request.out / lane.name, request.prompts.prompts)
+    for lane, info in zip(request.lanes, fits, strict=True):
+        if info is not None:
+            check_unchanged(request.out / lane.name, request.prompts.prompts)
     known = [info.seed for info in fits if info is not None]
     given = request.lanes[0].config.run.seed
     seed = given if given is not None else known[0] if known else new_run_seed()
@@ -229,6 +230,7 @@ def _open_track(lane: Lane, request: Request) -> Iterator[_Track]:
     info = open_folder(root, config, Wanted(copies, request.selection), prompts, request.argv)
     remove_leftovers(root)
     with shard_lock(root, _WHOLE), Appender(log_path(root, _WHOLE)) as log:
+        check_fits(root, config)  # again: until now another process might have begun the folder anew
         with folder_lock(root), Ledger(root) as ledger:
             ledger.admit(prompts.prompts)
         entries = read_log(root)
@@ -247,4 +249,5 @@ class _Jobs:
 
     def take(self, *, wait: bool) -> Job | None:
         """Return the next job, or None."""
+        raise_if_stopped()
         return next(self._rest, None)

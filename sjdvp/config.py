@@ -155,7 +155,8 @@ class RunSettings:
         _require(not shared or self.device == "auto", "run.device", self.device, "auto with run.device_map: it takes every GPU")
         one_device = "auto or eager with run.device_map: other steps are compiled or captured for one device"
         _require(not shared or self.step in ("auto", "eager"), "run.step", self.step, one_device)
-        _require(self.num_images_per_prompt >= 1, "run.num_images_per_prompt", self.num_images_per_prompt, "1 or more")
+        copies = self.num_images_per_prompt
+        _require(1 <= copies <= 100_000, "run.num_images_per_prompt", copies, "between 1 and 100000")
         _require(self.seed is None or 0 <= self.seed < 2**53, "run.seed", self.seed, "between 0 and 2^53 - 1")
         _require(self.max_failures is None or self.max_failures >= 0, "run.max_failures", self.max_failures, "0 or more")
 
@@ -178,6 +179,7 @@ class RunConfig:
     def pixel_settings(self) -> dict[str, Any]:
         """Return the canonical form of all that shapes pixels, apart from the seed and the prompts: plain JSON values."""
         plain = dataclasses.asdict(self)
+        del plain["model"]["licence"]
         return {"model": plain["model"], "sampling": plain["sampling"], "decoder": plain["decoder"]}
 
     def fingerprint(self) -> str:

@@ -113,6 +113,7 @@ def generate(request: Request, open_painter: OpenPainter, listen: Listener, pick
         request = replace(request, config=settled(request.config, info.window))
         remove_leftovers(request.out)
         stale = held.enter_context(shard_lock(request.out, request.shard))
+        check_fits(request.out, request.config)  # again: until now another process might have begun the folder anew
         run = _Run(request, info, listen)
         run.announce(prompts, stale)
         source = _from_pipe(request, run, held) if prompts is None else _from_file(request, run, prompts)
@@ -127,7 +128,8 @@ def _examine(request: Request) -> tuple[PromptSet | None, RunInfo | None]:
         last = max((last for _, last in request.selection.indices or ()), default=0)
         if last >= len(prompts):
             raise ConfigError(f"row {last} is asked for, but {prompts.source} has rows 0 to {len(prompts) - 1}")
-        check_unchanged(request.out, prompts.prompts)
+        if info is not None:
+            check_unchanged(request.out, prompts.prompts)
     return prompts, info
 
 
@@ -170,6 +172,7 @@ class _Run:
         decoder = config.decoder
         self.listen(RunStarted(total, done, str(self.request.out), decoder.preset, decoder.lossless, config.run.device))
         notes = [stale, f"run seed {self.plan.seed}" if config.run.seed is None else ""]
+        notes.append(f"the weights' licence: {config.model.licence}" if config.model.licence else "")
         if prompts is not None:
             notes.append(f"{prompts.skipped} blank lines skipped" if prompts.skipped else "")
             notes.append(

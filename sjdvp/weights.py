@@ -11,6 +11,7 @@ import re
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -31,6 +32,7 @@ _WANTED = ["*.json", "*.safetensors"]
 _PICKLES = ["*.bin", "*.pth", "*.ckpt"]  # only where a repository has nothing better: many hold both
 _OFFLINE = "HF_HUB_OFFLINE"
 _PATIENCE_S = 10  # with a hub that does not answer
+_cache_alone: ContextVar[bool] = ContextVar("cache_alone", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +146,17 @@ def _download(repo: str, revision: str | None, file: str | None, as_path: Path, 
 @contextmanager
 def without_hub() -> Iterator[None]:
     """Look in the cache alone while the context lasts."""
-    before = os.environ.get(_OFFLINE)
-    os.environ[_OFFLINE] = "1"
+    forbidden = _cache_alone.set(True)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_OFFLINE]
-        else:
-            os.environ[_OFFLINE] = before
+        _cache_alone.reset(forbidden)
 
 
 def _why_not_asked() -> str:
     """Return why the hub is not asked, or ""."""
+    if _cache_alone.get():
+        return "only the cache was looked at"
     if os.environ.get(_OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE"):
         return f"the hub is not asked, {_OFFLINE} is set"
     return _silence()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sjdvp.generate import Request
 
 _prompts, _images, _output = map(option, ("Prompts", "Images", "Output"))
+_BEFORE = 2  # the exit code of what is wrong before the first picture: running the same command again would not help
 _RETRY = "--retry-failed/--no-retry-failed"
 
 
@@ -66,7 +67,9 @@ class Rows:
 class Output:
     """What is shown and printed."""
 
-    dry_run: Annotated[bool, _output("--dry-run", help="Check everything, print the plan, draw nothing.")] = False
+    dry_run: Annotated[
+        bool, _output("--dry-run", help="Check prompts, settings and folder, print the plan; no model is opened.")
+    ] = False
     log: Annotated[str | None, _output("--log", metavar="FILE|-", help="A copy of each log row; - is stdout.")] = None
     printed: Annotated[Literal["paths"] | None, _output("--print", help="Print each finished picture on stdout.")] = None
     null: Annotated[bool, _output("--null", "-0", help="Like --print paths, each ended by NUL.")] = False
@@ -144,8 +147,10 @@ def _draw(request: "Request", processes: Processes, lines: Listener, output: Out
     interrupted = isinstance(stopped, Interrupted)
     if stopped and not interrupted:
         report(str(stopped), stopped.hint, code)
-    if standing.summary:
+    if standing.summary and (code != _BEFORE or standing.summary["ok"]):
         typer.echo(closing_line(standing.summary, interrupted=interrupted), err=True)
+    elif interrupted:
+        typer.echo("sjdvp: interrupted", err=True)
     if isinstance(stopped, Interrupted) and stopped.signum == signal.SIGUSR1:
         _put_back()
     return code

@@ -95,13 +95,14 @@ class Engine:
             prompt = self.backbone.prompt(job.prompt)
         except PromptError as refused:  # a class that does not exist, say
             return self._ended(seat, None, ImageError(str(refused), refused.hint))
-        seat.prompt_tokens, seat.truncated = prompt.n_tokens, prompt.truncated
+        seat.prompt_tokens = prompt.n_tokens
         if prompt.truncated and self.config.run.on_long_prompt == "error":
             error = ImageError(
                 f"the prompt is longer than the {self.backbone.max_prompt} tokens that {self.backbone.name} reads",
                 "shorten it, or run with --on-long-prompt truncate",
             )
             return self._ended(seat, None, error)
+        seat.truncated = prompt.truncated
         logits_1V = self.forward.prefill(row, prompt)
         admit(self.decoder, self.state, [row], logits_1V, rng.keys([job.seed], self.backbone.device))
         synchronize(self.backbone.device)
@@ -141,19 +142,14 @@ class Engine:
         return decode_step(self.decoder, state, logits_BWV)
 
     def _ended(self, seat: Seat, row: int | None, error: ImageError | None) -> _Ended:
-        length, window = self.decoder.layout.length, self.decoder.window
-        grid = self.backbone.grid
-        if row is None:
-            codes_N = stood_N = torch.zeros(0, dtype=torch.int64)
-            nfe, tally, commits = 0, [0.0] * self.state.tally_BT.shape[1], [0] * (window + 1)
-        else:
-            codes_N = grid.image_codes(self.state.codes_BS[row, :length]).cpu()
-            stood_N = grid.image_codes(self.state.stood_BS[row, :length])
-            nfe, tally = int(self.state.step_B[row]), self.state.tally_BT[row].tolist()
-            commits = self.state.commits_BN[row].tolist()
-        stats = decoding_stats(length, nfe, tally, commits, predicts=self.decoder.predicts)
-        stats["accept_map"] = "".join(map(str, stood_N.tolist()))
-        return _Ended(seat, codes_N, stats, error)
+        """Read what a row has come to. What failed has no figures."""
+        if row is None or error is not None:
+            return _Ended(seat, torch.zeros(0, dtype=torch.int64), {}, error)
+        state, grid, length = self.state, self.backbone.grid, self.decoder.layout.length
+        tally, commits = state.tally_BT[row].tolist(), state.commits_BN[row].tolist()
+        stats = decoding_stats(length, int(state.step_B[row]), tally, commits, predicts=self.decoder.predicts)
+        stats["accept_map"] = "".join(map(str, grid.image_codes(state.stood_BS[row, :length]).tolist()))
+        return _Ended(seat, grid.image_codes(state.codes_BS[row, :length]).cpu(), stats, error)
 
     def _finish(self, ended: _Ended) -> Picture:
         """Turn codes into pixels and complete the figures; runs beside the decoding of other images."""

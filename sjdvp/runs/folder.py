@@ -14,9 +14,9 @@ from typing import Any
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
-from sjdvp.runs.layout import IMAGES, RUN, log_paths
+from sjdvp.runs.layout import IMAGES, PROMPTS, RUN, log_paths
 from sjdvp.runs.ledger import read_ledger
-from sjdvp.runs.locks import folder_lock
+from sjdvp.runs.locks import folder_lock, is_drawn
 from sjdvp.runs.prompts.model import Prompt, PromptSet
 from sjdvp.runs.seeds import new_run_seed
 from sjdvp.runs.shards import Selection
@@ -96,9 +96,10 @@ def expected_images(root: Path, info: RunInfo) -> Iterator[tuple[Prompt, int]]:
 
 
 def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
-    """Return what run.json says when `config` may draw into `root`, None when the folder is new; writes nothing.
+    """Return what run.json says when `config` may draw into `root`, None when the folder is to be begun; writes nothing.
 
-    Raises FolderError that names every setting that differs, old and new.
+    A folder whose run came to nothing, over a mistake in its settings say, is begun anew by one with others. Raises FolderError
+    that names every setting that differs, old and new.
     """
     info = read_run(root)
     if info is None:
@@ -108,12 +109,21 @@ def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
     differences = _differences(info.pixel_settings, settled(config, info.window).pixel_settings())
     if config.run.seed not in (None, info.seed):
         differences.append(f"run.seed: {info.seed} there, {config.run.seed} now")
+    if differences and _came_to_nothing(root):
+        return None
     if differences:
         raise FolderError(
             f"{root} was made with other settings:\n  " + "\n  ".join(differences),
             "use another --out, or the old settings",
         )
     return info
+
+
+def _came_to_nothing(root: Path) -> bool:
+    """Whether there is no row and no picture, and nobody at work on the first."""
+    with refusals(RUN):
+        rows = any(path.stat().st_size for path in log_paths(root))
+        return not rows and not any((root / IMAGES).glob("[!.]*")) and not is_drawn(root)
 
 
 def settled(config: RunConfig, pick_window: PickWindow) -> RunConfig:
@@ -142,6 +152,8 @@ def open_folder(
     _make(root)
     with folder_lock(root):
         known = check_fits(root, config)
+        if known is None:
+            (root / PROMPTS).unlink(missing_ok=True)  # of a run that came to nothing
         plain = dict(known.plain) if known else _first(settled(config, pick_window), prompts, argv)
         if wanted.as_json() not in plain["wanted"]:
             plain["wanted"] = [*plain["wanted"], wanted.as_json()]

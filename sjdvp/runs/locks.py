@@ -45,12 +45,22 @@ def shard_lock(root: Path, shard: Shard) -> Iterator[str]:
             if other.suffix != ".holder" and _count(other) != _count(path):
                 _refuse_if_held(other, shard)
         left_by = _holder(path) if _note_path(path).exists() else ""
-        write_atomic(_note_path(path), _note())
         try:
+            write_atomic(_note_path(path), _note())
             yield f"{left_by} stopped without giving shard {shard} back; taken over" if left_by else ""
         finally:
             with contextlib.suppress(OSError):  # the lock itself is what counts
                 _note_path(path).unlink()
+
+
+def is_drawn(root: Path) -> bool:
+    """Whether a process holds a shard of the folder now."""
+    for path in root.glob(".lock.shard-*"):
+        if path.suffix != ".holder":
+            with _try_lock(path) as free:
+                if not free:
+                    return True
+    return False
 
 
 def remove_leftovers(root: Path) -> None:

@@ -21,7 +21,7 @@ KEYS = (
     *("schema", "index", "id", "sample", "status", "prompt", "prompt_sha256", "prompt_tokens", "truncated"),
     *("file", "width", "height", "bytes", "image_sha256", "token_sha256"),
     *("model", "revision", "profile", "decoder", "lossless", "params", "seed"),
-    *("nfe", "image_tokens", "tokens_per_nfe", "drafted", "accepted", "accept_rate", "accept_hist", "prior"),
+    *("nfe", "image_tokens", "tokens_per_nfe", "drafted", "accepted", "accept_rate", "accept_hist", "accept_map", "prior"),
     *(
         "latency_s",
         "prefill_s",

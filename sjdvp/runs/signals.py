@@ -12,6 +12,9 @@ from sjdvp.errors import Interrupted
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
+_heard: list[int] = []  # the signals of the block that is under way
+
+
 class _Stop(KeyboardInterrupt):  # not an Exception: code that keeps one image's failure from the others must not catch it
     def __init__(self, signum: int) -> None:
         super().__init__()
@@ -26,6 +29,7 @@ def stoppable() -> Iterator[None]:
     """
     main = threading.current_thread() is threading.main_thread()
     caught = [s for s in STOPPING if main and signal.getsignal(s) is not signal.SIG_IGN]
+    _heard.clear()
     before = {signum: signal.signal(signum, _stop) for signum in caught}
     try:
         yield
@@ -36,5 +40,12 @@ def stoppable() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
+def raise_if_stopped() -> None:
+    """Raise again what a signal has raised: in a finaliser, Python prints an exception and goes on as if it had not been."""
+    if _heard:
+        raise _Stop(_heard[0])
+
+
 def _stop(signum: int, frame: FrameType | None) -> NoReturn:
+    _heard.append(signum)
     raise _Stop(signum)

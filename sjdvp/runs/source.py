@@ -9,6 +9,7 @@ from sjdvp.errors import SjdvpError
 from sjdvp.jobs import Job
 from sjdvp.runs.plan import Task
 from sjdvp.runs.prompts.model import Prompt
+from sjdvp.runs.signals import raise_if_stopped
 
 Feed = Callable[[bool], Prompt | None]  # wait? -> the next prompt; None: the end, or nothing just now when not waiting
 
@@ -33,6 +34,7 @@ class TaskSource:
     def take(self, *, wait: bool) -> Job | None:
         """Return the next job. None: the source has ended (`wait` true) or has nothing just now (`wait` false)."""
         self.check()
+        raise_if_stopped()
         if not self._fill(wait):
             return None
         task = self._ready.popleft()

@@ -94,8 +94,7 @@ def test_weights_that_are_missing_end_with_2(sjdvp, prompts, out, monkeypatch):
     monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
     result = sjdvp("generate", "--prompts", prompts, "-o", out)
     assert result.code == 2
-    assert "sjdvp: error: no weights here\n  fetch them\n" in result.err
-    assert last(result.err) == "sjdvp: 0/3 ok; run the same command to resume"
+    assert result.err.endswith("sjdvp: error: no weights here\n  fetch them\n")  # the same command would not help
 
 
 def test_a_full_disk_ends_with_1(sjdvp, out):

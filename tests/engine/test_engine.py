@@ -121,9 +121,12 @@ def test_a_row_that_breaks_fails_alone(backbone):
     sick = paint(replace(backbone, prompt=poisoned), settings(), 3)
     for a, b in zip(healthy, sick, strict=True):
         if a.job.prompt == "dog":
-            assert b.pixels_HWC is None and "not finite" in b.error["message"] and set(b.stats) == set(a.stats)
+            assert b.pixels_HWC is None and "not finite" in b.error["message"] and not b.stats.keys() & FIGURES
         else:
             assert a.stats["token_sha256"] == b.stats["token_sha256"]
+
+
+FIGURES = {"nfe", "image_tokens", "tokens_per_nfe", "drafted", "accepted", "accept_rate", "accept_hist", "accept_map", "prior"}
 
 
 def test_a_long_prompt_is_cut_and_said_or_refused(backbone):
@@ -132,7 +135,7 @@ def test_a_long_prompt_is_cut_and_said_or_refused(backbone):
     strict = replace(settings(), run=RunSettings(on_long_prompt="error"))
     refused = paint(backbone, strict, 2)
     assert [p.error is not None for p in refused] == [len(prompt.split()) > 6 for prompt in PROMPTS]
-    assert all(set(p.stats) == set(cut[0].stats) for p in refused)
+    assert all(p.error is None or (not p.stats["truncated"] and not p.stats.keys() & FIGURES) for p in refused)
 
 
 def test_a_prompt_that_the_backbone_refuses_fails_alone(backbone):

@@ -1,0 +1,101 @@
+"""A run that came to nothing binds nobody: after a mistake in the settings the corrected command takes the same folder."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sjdvp.compare import compare
+from sjdvp.config import DecoderConfig, ModelConfig, RunConfig, RunSettings
+from sjdvp.errors import FolderError, WeightsError
+from sjdvp.events import ignore
+from sjdvp.generate import Request, generate
+from sjdvp.runs.check import check_folder
+from sjdvp.runs.locks import is_drawn, shard_lock
+from sjdvp.runs.shards import Shard
+from tests.fake_painter import FakePainter
+from tests.test_compare import Engines
+from tests.test_compare import request as comparison
+
+WRONG = RunConfig(model=ModelConfig(path="/nope"), run=RunSettings(seed=7))
+RIGHT = RunConfig(run=RunSettings(seed=8))
+
+
+def no_weights(config):
+    raise WeightsError("/nope: no such file or folder")
+
+
+def draw(out: Path, config: RunConfig, *prompts: str, open_painter=None):
+    return generate(Request(config, out, inline=prompts or ("a cat",)), open_painter or FakePainter().open, ignore)
+
+
+def test_other_settings_and_prompts_after_nothing_was_drawn(tmp_path):
+    with pytest.raises(WeightsError):
+        draw(tmp_path, WRONG, open_painter=no_weights)
+    assert draw(tmp_path, RIGHT, "a dog", "a cow").ok == 2
+    assert check_folder(tmp_path).whole
+    assert json.loads((tmp_path / "run.json").read_text())["seed"] == 8
+    with pytest.raises(FolderError, match=r"model\.path"):
+        draw(tmp_path, WRONG, "a dog", "a cow")
+
+
+def test_the_same_settings_keep_their_seed(tmp_path):
+    """As a job array needs it: whoever comes second takes what the first has written, drawn or not."""
+    config = replace(WRONG, run=RunSettings())
+    seeds = set()
+    for _ in range(2):
+        with pytest.raises(WeightsError):
+            draw(tmp_path, config, open_painter=no_weights)
+        seeds.add(json.loads((tmp_path / "run.json").read_text())["seed"])
+    assert len(seeds) == 1
+
+
+def test_a_failed_image_is_a_row_and_binds(tmp_path):
+    draw(tmp_path, RIGHT, "fail here")
+    with pytest.raises(FolderError, match=r"decoder\.window"):
+        draw(tmp_path, replace(RIGHT, decoder=DecoderConfig(window=4)))
+
+
+def test_a_run_at_work_on_its_first_picture_binds(tmp_path):
+    def meanwhile(config):
+        assert is_drawn(tmp_path)
+        with pytest.raises(FolderError, match=r"model\.path"):
+            draw(tmp_path, WRONG)
+        return FakePainter().open(config)
+
+    assert draw(tmp_path, RIGHT, open_painter=meanwhile).ok == 1
+    assert not is_drawn(tmp_path)
+
+
+def test_a_run_that_is_overtaken_before_its_lock_is_refused(tmp_path, monkeypatch):
+    def overtaken(root, shard):
+        monkeypatch.undo()
+        with pytest.raises(WeightsError):
+            draw(root, WRONG, open_painter=no_weights)
+        return shard_lock(root, shard)
+
+    monkeypatch.setattr("sjdvp.generate.shard_lock", overtaken)
+    with pytest.raises(FolderError, match=r"model\.path"):
+        draw(tmp_path, RIGHT)
+
+
+def test_a_comparison_too(tmp_path):
+    def broken(configs):
+        raise WeightsError("no weights")
+
+    with pytest.raises(WeightsError):
+        compare(comparison(tmp_path, "ar,sjd", **{"sampling.temperature": 0.5}), broken, ignore)
+    assert compare(comparison(tmp_path, "ar,sjd", ("a dog",)), Engines().open, ignore).ok == 2
+
+
+def test_a_lock_that_was_let_go_says_so(tmp_path):
+    """Also when writing the note beside it fails: the next run must not hear of a holder."""
+    code = "from pathlib import Path; from sjdvp.runs import locks; from sjdvp.runs.shards import Shard\n"
+    code += "def interrupted(path, data): path.write_bytes(data); raise KeyboardInterrupt\n"
+    code += f"locks.write_atomic = interrupted\nwith locks.shard_lock(Path({str(tmp_path)!r}), Shard()): pass"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode != 0
+    with shard_lock(tmp_path, Shard()) as told:
+        assert told == ""
