@@ -142,7 +142,7 @@ class RunSettings:
     batch_size: int | Literal["auto"] = "auto"
     device: str = "auto"
     device_map: Literal["auto"] | None = None  # auto: the layers of a model larger than one GPU are shared out over all
-    step: StepMode = "auto"  # how a decoding step is run: as it is, by torch.compile, from a CUDA graph
+    step: StepMode = "auto"  # how a decoding step is run: as it is, compiled (and captured, on a GPU), captured as a CUDA graph
     seed: int | None = None  # None: drawn once and stored in the run folder
     num_images_per_prompt: int = 1
     on_long_prompt: Literal["truncate", "error"] = "truncate"

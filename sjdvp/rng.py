@@ -46,7 +46,11 @@ def uniform(key: Tensor, *counters: Tensor | int) -> Tensor:
     23 bits and a half step: the smallest is 2^-24, the largest 1 - 2^-24, both exact in float32. (With 24 bits the half step is
     rounded away and one draw in 2^24 is exactly 1, whose Gumbel value is infinite.)
     """
-    return (_shift_right(_chain(key, *counters), 41).to(torch.float32) + 0.5) * 2.0**-23
+    return _unit(_chain(key, *counters))
+
+
+def _unit(h: Tensor) -> Tensor:
+    return (_shift_right(h, 41).to(torch.float32) + 0.5) * 2.0**-23
 
 
 def exponential(key: Tensor, *counters: Tensor | int) -> Tensor:
@@ -61,14 +65,14 @@ def exponential(key: Tensor, *counters: Tensor | int) -> Tensor:
 def _chain(key: Tensor, *counters: Tensor | int) -> Tensor:
     h = key
     for counter in counters:
-        stride = (counter + 1) * _GAMMA
-        h = _mix(h + (_wrap(stride) if isinstance(stride, int) else stride))
+        h = _mix(h + _stride(counter))
     return h
 
 
-def _wrap(x: int) -> int:
-    """Return x modulo 2^64 as a signed 64-bit integer, as tensor arithmetic would."""
-    return (x + (1 << 63)) % (1 << 64) - (1 << 63)
+def _stride(counter: Tensor | int) -> Tensor | int:
+    """Return (counter + 1) times gamma modulo 2^64, as a signed 64-bit integer: tensor arithmetic wraps by itself, Python's not."""
+    stride = (counter + 1) * _GAMMA
+    return (stride + (1 << 63)) % (1 << 64) - (1 << 63) if isinstance(stride, int) else stride
 
 
 class Noise:
@@ -77,10 +81,16 @@ class Noise:
     def __init__(self, key_B: Tensor, pos_BW: Tensor, step_B: Tensor) -> None:
         self._position_BW = _chain(key_B[:, None], pos_BW)
         self._step_B1 = step_B[:, None]
+        self._uniform_PBW: Tensor | None = None
 
     def uniform_BW(self, purpose: Purpose) -> Tensor:
         """Return one number in (0, 1) for each position of this step."""
-        return uniform(self._position_BW, self._step_B1, int(purpose))
+        if self._uniform_PBW is None:  # all purposes at once: what takes time is to start so many small operations
+            h_BW = _chain(self._position_BW, self._step_B1)
+            self._uniform_PBW = _unit(
+                _mix(torch.stack([h_BW + _stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]))
+            )
+        return self._uniform_PBW[purpose - Purpose.ACCEPT]
 
     def exponential_BWV(self, n_codes: int) -> Tensor:
         """Return one exponential number for each position and code, the same at every step: the fixed noise of Gumbel draws."""

@@ -51,8 +51,9 @@ def test_noise_is_a_function_of_seed_position_step_and_purpose():
     moved = Noise(keys.flip(0), torch.tensor([[1, 2, 3], [5, 6, 7]]), steps.flip(0))
     assert torch.equal(here.uniform_BW(Purpose.ACCEPT)[0, 1:], moved.uniform_BW(Purpose.ACCEPT)[1, :2])
     assert torch.equal(here.exponential_BWV(7)[1, 1], moved.exponential_BWV(7)[0, 0])
-    numbers = [here.uniform_BW(purpose)[0, 0].item() for purpose in Purpose]
-    assert len(set(numbers)) == len(numbers)
+    numbers = [here.uniform_BW(purpose)[0, 0].item() for purpose in Purpose if purpose != Purpose.GUMBEL]
+    assert len(set(numbers)) == len(numbers) == 4
+    assert numbers == [rng.uniform(keys[0], torch.tensor(4), steps[0], purpose).item() for purpose in range(1, 5)]
 
 
 def test_fixed_noise_does_not_change_with_the_step_and_other_noise_does():
