@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from sjdvp.errors import Interrupted
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class _Stop(KeyboardInterrupt):  # not an Exception: code that keeps one image's failure from the others must not catch it
