@@ -74,7 +74,7 @@ def resolve(
 def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
     """Return the file of a profile, given by name or as a path to a YAML file."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name)
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (that of Path fails where there is no home)
         if not path.is_file():
             raise ConfigError(f"no profile file {name}")
         return path
