@@ -41,7 +41,7 @@ def takes_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def at_home(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command take `~/x` for a path, as the shell does not write it out in --out='~/x', a file of arguments or a cron job."""
+    """Let a command take `~/x` for a path: shells write it out only where it stands unquoted and alone, not in --out=~/x."""
 
     @wraps(command)
     def wrapper(**given: Any) -> Any:
