@@ -20,7 +20,7 @@ from sjdvp.profiles import Resolved
 from sjdvp.runs.folder import Wanted, check_fits, open_folder
 from sjdvp.runs.journal import finished, read_log
 from sjdvp.runs.jsonl import Appender, Row
-from sjdvp.runs.layout import log_path
+from sjdvp.runs.layout import RUN, log_path
 from sjdvp.runs.ledger import Ledger, check_unchanged
 from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
 from sjdvp.runs.pinned import keep_revision, pinned
@@ -127,6 +127,8 @@ def _seeded(request: Request) -> list[Lane]:
     """Check that every folder fits its lane, and give all lanes one seed: the given one, that of the folders, or a new one."""
     if not request.lanes:
         raise ConfigError("no decoder is given", "for example --decoders ar,sjd,sjdvp")
+    if (request.out / RUN).exists():
+        raise FolderError(f"{request.out} is a run folder itself", "give a new folder, for a run folder of each decoder")
     if any(lane.config.run.batch_size == "auto" for lane in request.lanes):
         raise ConfigError("a comparison needs a batch size of its own choice", "give --batch-size 1, or another number")
     fits = [check_fits(request.out / lane.name, lane.config) for lane in request.lanes]

@@ -23,6 +23,8 @@ VerifierKind = Literal["exact", "same-noise", "lantern", "gsd"]
 FreshRule = Literal["uniform", "above", "left", "repeat"]
 StepMode = Literal["auto", "eager", "compile", "graph"]
 
+_CLOSE = 0.75  # of difflib: keys share a section or a prefix, so that less than this suggests what has nothing to do with it
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -81,7 +83,7 @@ class PriorConfig:
     def __post_init__(self) -> None:
         _require(self.rises >= 1, "decoder.prior.rises", self.rises, "1 or more")
         rises = self.rises if self.kind in ("growth", "adaptive") else 1
-        _require(self.history >= rises, "decoder.prior.history", self.history, "at least decoder.prior.rises")
+        _require(self.history >= rises, "decoder.prior.history", self.history, f"at least decoder.prior.rises ({rises})")
         _require(0 < self.decay <= 1, "decoder.prior.decay", self.decay, "above 0 and at most 1")
         _require(self.beta >= 0, "decoder.prior.beta", self.beta, "0 or more")
         _require(-1 <= self.pull <= 1, "decoder.prior.pull", self.pull, "between -1 and 1")
@@ -231,7 +233,7 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     """Return the error for a setting that does not exist, with the nearest known ones as advice."""
     names = list(known)
     close = [k for k in names if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1] or k.startswith(f"{key}.")]
-    close = close or difflib.get_close_matches(key, names, n=1)
+    close = close or difflib.get_close_matches(key, names, n=1, cutoff=_CLOSE)
     hint = f"did you mean {' or '.join(close[:3])}?" if close else f"known keys: {', '.join(names)}"
     return ConfigError(f"unknown key {key}", hint, key)
 

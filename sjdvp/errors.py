@@ -25,7 +25,7 @@ class ConfigError(SjdvpError):
 
 
 class PromptError(SjdvpError):
-    """A prompt file that cannot be read as it is; the message lists every problem with its line."""
+    """A prompt file that cannot be read as it is; the message lists its problems, each with its line."""
 
     exit_code = 2
 

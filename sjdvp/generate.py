@@ -29,6 +29,7 @@ from sjdvp.runs.jsonl import Appender
 from sjdvp.runs.layout import log_path
 from sjdvp.runs.ledger import Ledger, check_unchanged
 from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
+from sjdvp.runs.long_prompts import LongPrompts
 from sjdvp.runs.pinned import pinned
 from sjdvp.runs.plan import Plan, Task
 from sjdvp.runs.prompts import Prompt, PromptSet, inline_prompts, read_prompts, stream_prompts
@@ -125,12 +126,17 @@ def _examine(request: Request) -> tuple[PromptSet | None, RunInfo | None]:
     prompts = _read(request)
     info = check_fits(request.out, request.config)
     if prompts is not None:
-        last = max((last for _, last in request.selection.indices or ()), default=0)
-        if last >= len(prompts):
-            raise ConfigError(f"row {last} is asked for, but {prompts.source} has rows 0 to {len(prompts) - 1}")
+        _require_rows(request.selection, len(prompts), prompts.source)
         if info is not None:
             check_unchanged(request.out, prompts.prompts)
     return prompts, info
+
+
+def _require_rows(selection: Selection, count: int, source: str) -> None:
+    """Raise ConfigError when `selection` names a row that a source of `count` prompts does not have."""
+    last = max((last for _, last in selection.indices or ()), default=0)
+    if last >= count:
+        raise ConfigError(f"row {last} is asked for, but {source} has rows 0 to {count - 1}")
 
 
 def _read(request: Request) -> PromptSet | None:
@@ -161,6 +167,8 @@ class _Run:
         self.listen = listen
         self.plan = _plan(request, info.seed)
         self.tally = Tally()
+        self._long = LongPrompts(listen)
+        self._stopped = ""  # why, when it was stopped early
         self._start = time.perf_counter()
 
     def announce(self, prompts: PromptSet | None, stale: str) -> None:
@@ -196,8 +204,11 @@ class _Run:
                     source.check = saving.check
                     for picture in self._until_too_many_fail(painter.paint(source)):
                         saving.put((source.claim(picture.job), picture))
+            if self._stopped:  # said after the lines of the images that were still being saved
+                self.listen(Note("warning", self._stopped))
             source.raise_error()
         finally:
+            self._long.close()
             summary = self.tally.summary(time.perf_counter() - self._start)
             self.listen(RunFinished(summary.as_json()))
         return summary
@@ -220,8 +231,7 @@ class _Run:
                 task, picture = done
                 row = saver.save(task.prompt, picture, task.attempt)
                 self.tally.add(row)
-                if row["truncated"]:
-                    self.listen(Note("warning", f"prompt row {task.prompt.index} is longer than the text limit: truncated"))
+                self._long.hear(row)
                 self.listen(ImageFinished(row))
 
             with Background(save) as background:
@@ -234,7 +244,7 @@ class _Run:
             yield picture
             failures += picture.error is not None
             if allowed is not None and failures > allowed:
-                self.listen(Note("warning", f"stopped: {failures} failed images, {allowed} allowed"))
+                self._stopped = f"stopped: {failures} failed images, {allowed} allowed"
                 return
 
 
@@ -254,4 +264,14 @@ def _from_pipe(request: Request, run: _Run, held: contextlib.ExitStack) -> TaskS
         run.count((prompt,))
         return run.plan.tasks(prompt)
 
-    return TaskSource(PipeFeed(itertools.islice(arriving, request.selection.end)), tasks)
+    return TaskSource(PipeFeed(_selected(arriving, request.selection)), tasks)
+
+
+def _selected(arriving: Iterator[Prompt], selection: Selection) -> Iterator[Prompt]:
+    """Yield prompts up to the last that `selection` wants; raises ConfigError when the pipe ends before that row."""
+    count = 0
+    for prompt in itertools.islice(arriving, selection.end):
+        count += 1
+        yield prompt
+    if selection.end is None or count < selection.end:
+        _require_rows(selection, count, "stdin")

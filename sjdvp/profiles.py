@@ -6,6 +6,7 @@ differs from a default. A decoder preset fills in the structural fields beneath 
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,24 +56,25 @@ def resolve(
     """
     environ = os.environ if environ is None else environ
     user, env = _user_layer(environ), _environment_layer(environ)
-    flags = _layer("flag", {k: read_setting(k, v) if isinstance(v, str) else v for k, v in (overrides or {}).items()})
+    flags = _layer("flag", {k: _read_from("flag", k, v) if isinstance(v, str) else v for k, v in (overrides or {}).items()})
     named = profile or str(env.values.get("profile") or user.values.get("profile") or RunConfig().profile)
-    path = find(named, environ)
+    named_by = "flag" if profile else _origin(env, user, key="profile")
+    path = _find_from(named_by, named, environ)
     chosen = _file_layer(path, f"profile {path.stem}")
     merged, notes = _merge([user, chosen, env, flags])
-    merged["profile"] = (path.stem, "flag" if profile else _origin(env, user, key="profile"))
+    merged["profile"] = (path.stem, named_by)
     origins = {key: merged[key][1] if key in merged else "built-in" for key in setting_types()}
     try:
         config = from_table(RunConfig, _nest({key: value for key, (value, _) in merged.items()}))
     except ConfigError as error:
-        raise ConfigError(f"{error} (from {origins[error.key]})", error.hint, error.key) from error
+        raise ConfigError(f"{error} ({_sources(error, origins)})", error.hint, error.key) from error
     return Resolved(config, origins, notes)
 
 
 def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
     """Return the file of a profile, given by name or as a path to a YAML file."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name)
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (that of Path fails where there is no home)
         if not path.is_file():
             raise ConfigError(f"no profile file {name}")
         return path
@@ -141,8 +143,35 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
             if name not in variables:
                 raise unknown_key(name, variables)
             key = variables[name]
-            values[key], origins[key] = read_setting(key, text), name
+            values[key], origins[key] = _read_from(name, key, text), name
     return Layer(origins, values)
+
+
+def _read_from(origin: str, key: str, text: str) -> Any:
+    try:
+        return read_setting(key, text)
+    except ConfigError as error:
+        if key not in setting_types():
+            raise
+        raise ConfigError(f"{error} (from {origin})", error.hint, error.key) from error
+
+
+def _find_from(origin: str, name: str, environ: Mapping[str, str]) -> Path:
+    try:
+        return find(name, environ)
+    except ConfigError as error:
+        if origin == "flag":  # seen on the command line
+            raise
+        raise ConfigError(f"{error} (from {origin})", error.hint) from error
+
+
+def _sources(error: ConfigError, origins: Mapping[str, str]) -> str:
+    """Say where the setting at fault was given; of two that do not fit together, where each was."""
+    words = set(re.findall(r"[\w.]+", str(error)))
+    others = [key for key in origins if "." in key and key in words and key != error.key]
+    if not others:
+        return f"from {origins[error.key]}"
+    return ", ".join(f"{key} from {origins[key]}" for key in (error.key, *others))
 
 
 def _layer(origin: str, values: Mapping[str, Any]) -> Layer:

@@ -87,9 +87,8 @@ class Noise:
         """Return one number in (0, 1) for each position of this step."""
         if self._uniform_PBW is None:  # all purposes at once: what takes time is to start so many small operations
             h_BW = _chain(self._position_BW, self._step_B1)
-            self._uniform_PBW = _unit(
-                _mix(torch.stack([h_BW + _stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]))
-            )
+            strides = [_stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]
+            self._uniform_PBW = _unit(_mix(torch.stack([h_BW + stride for stride in strides])))
         return self._uniform_PBW[purpose - Purpose.ACCEPT]
 
     def exponential_BWV(self, n_codes: int) -> Tensor:

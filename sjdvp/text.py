@@ -11,5 +11,10 @@ def printable(text: str) -> str:
     return "".join(c if unicodedata.category(c) not in _HIDDEN or c in _JOINERS else _escape(c) for c in text)
 
 
+def shortened(text: str, most: int = 80) -> str:
+    """Return `text` cut to `most` characters, the last of them an ellipsis where something is missing."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from sjdvp import __version__
 from sjdvp.errors import SjdvpError
 from sjdvp_cli.errors import explain, report
+from sjdvp_cli.options import at_home
 from sjdvp_cli.rows import silence_stdout
 
 # Python looks for dead cycles after every 700 new objects. Importing torch and transformers makes 400,000 that stay: walking them
@@ -71,7 +72,7 @@ class CommandTable(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.command(name, cls=GroupedCommand)(importlib.import_module(COMMANDS[name]).command)
+        one.command(name, cls=GroupedCommand)(at_home(importlib.import_module(COMMANDS[name]).command))
         return typer.main.get_command(one)
 
     def __iter__(self) -> Iterator[str]:

@@ -17,6 +17,7 @@ from sjdvp.jobs import Painter
 from sjdvp.profiles import Resolved, resolve
 from sjdvp_cli.live import Mode, closing_line, watch
 from sjdvp_cli.options import Format, Settings, option, takes_options
+from sjdvp_cli.prompts import read_whole
 from sjdvp_cli.report import show_lines, write_files
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Comparison:
 class Prompts:
     """Where prompts come from."""
 
-    prompts: Annotated[Path | None, _prompts("--prompts", metavar="FILE|DIR", help="File or folder.")] = None
+    prompts: Annotated[Path | None, _prompts("--prompts", metavar="FILE|DIR|-", help="File or folder; - reads stdin.")] = None
     prompt: Annotated[list[str] | None, _prompts("--prompt", metavar="TEXT", help="A prompt; may be repeated.")] = None
     format: Annotated[Format, _prompts("--format", help="What the file is; auto goes by name and content.")] = "auto"
     column: Annotated[str | None, _prompts("--column", metavar="NAME", help="Column or key that holds the prompt.")] = None
@@ -93,18 +94,18 @@ def _request(comparison: Comparison, given: Prompts, settings: Settings) -> "Req
         return resolve(settings.profile, {**overrides, **more})
 
     sweep = dict(parse_sweep(text) for text in comparison.sweep or [])
-    lanes = plan_lanes([name.strip() for name in comparison.decoders.split(",")], sweep, with_settings)
+    lanes = plan_lanes(parse_decoders(comparison.decoders), sweep, with_settings)
     selection = Selection(None, given.limit)
     return Request(lanes, comparison.out, read_given(given), selection, comparison.warmup, ("sjdvp", *sys.argv[1:]))
 
 
 def read_given(given: Prompts) -> "PromptSet":
     """Read the prompts that the flags name."""
-    from sjdvp.runs.prompts import inline_prompts, read_prompts
+    from sjdvp.runs.prompts import inline_prompts
 
     if bool(given.prompts) == bool(given.prompt):
         raise ConfigError("prompts come from either --prompts or --prompt", "for example --prompts prompts.txt")
-    return read_prompts(given.prompts, given.format, given.column) if given.prompts else inline_prompts(given.prompt or ())
+    return read_whole(given.prompts, given.format, given.column) if given.prompts else inline_prompts(given.prompt or ())
 
 
 def draw(request: "Request", output: Output, open_painters: "OpenPainters") -> int:
@@ -148,6 +149,15 @@ def open_painters(configs: Sequence[RunConfig]) -> AbstractContextManager[Sequen
     from sjdvp.engine.several import open_engines
 
     return open_engines(configs)
+
+
+def parse_decoders(text: str) -> list[str]:
+    """Read `A,B` of `--decoders`."""
+    names = [name.strip() for name in text.split(",")]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"--decoders {text} names {twice} twice", "name each decoder once")
+    return names
 
 
 def parse_sweep(text: str) -> tuple[str, list[str]]:

@@ -14,7 +14,7 @@ from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.jobs import Painter
 from sjdvp.profiles import Resolved, resolve
-from sjdvp_cli.compare import Output, Prompts, draw, parse_sweep, read_given
+from sjdvp_cli.compare import Output, Prompts, draw, parse_decoders, parse_sweep, read_given
 from sjdvp_cli.options import Settings, option, takes_options
 from sjdvp_cli.tables import show_table
 
@@ -42,6 +42,7 @@ def command(*, diagnosis: Diagnosis, prompts: Prompts, settings: Settings, outpu
     from sjdvp.diagnose.notes import notes_path, read_notes
     from sjdvp.diagnose.page import write_page
     from sjdvp.report.load import load_runs
+    from sjdvp.runs.storage import advice
 
     request = _request(diagnosis, prompts, settings)
     folders = lane_folders(request)
@@ -56,7 +57,9 @@ def command(*, diagnosis: Diagnosis, prompts: Prompts, settings: Settings, outpu
         for i, table in enumerate(tables(account)):
             typer.echo("\n" * (i > 0) + table.title)
             show_table(table.headings, table.rows)
-    for path in write_page(account, found, request.out / "diagnosis.html"):
+    with advice("make room, then run the same command: what is drawn stays"):
+        written = write_page(account, found, request.out / "diagnosis.html")
+    for path in written:
         typer.echo(f"sjdvp: wrote {path}", err=True)
     return code
 
@@ -74,7 +77,7 @@ def _request(diagnosis: Diagnosis, prompts: Prompts, settings: Settings) -> "Req
         return resolve(settings.profile, {**overrides, **more})
 
     sweep = dict(parse_sweep(text) for text in diagnosis.sweep or [])
-    lanes = plan([name.strip() for name in diagnosis.decoders.split(",")], sweep, grids=diagnosis.grids, resolve=with_settings)
+    lanes = plan(parse_decoders(diagnosis.decoders), sweep, grids=diagnosis.grids, resolve=with_settings)
     if any(lane.config.sampling.temperature == 0 for lane in lanes):
         raise ConfigError("temperature 0 has no laws to watch, only likeliest codes", "leave out jacobi and --temperature 0")
     selection = Selection(None, prompts.limit)

@@ -19,9 +19,11 @@ def command(
 ) -> int:
     """Lay pictures out as an evaluator wants them."""
     from sjdvp.runs.export import export_folder
+    from sjdvp.runs.storage import advice
 
     target = target or out / f"export-{layout}"
-    done = export_folder(out, target, layout)
+    with advice("make room, or export elsewhere: --to DIR"):
+        done = export_folder(out, target, layout)
     for reason in done.left_out:
         typer.echo(f"sjdvp: left out: {reason}", err=True)
     typer.echo(f"sjdvp: {done.written} pictures in {target}", err=True)

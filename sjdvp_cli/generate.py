@@ -16,7 +16,7 @@ from sjdvp.events import Event, Listener, Note, one_at_a_time
 from sjdvp.jobs import Painter
 from sjdvp_cli.errors import report
 from sjdvp_cli.live import Mode, closing_line, watch
-from sjdvp_cli.options import Format, Settings, option, takes_options
+from sjdvp_cli.options import Format, Settings, expanded, option, takes_options
 from sjdvp_cli.processes import Processes
 from sjdvp_cli.rows import data_lines
 
@@ -40,7 +40,7 @@ class Source:
     @property
     def path(self) -> Path | None:
         """The prompt file, when there is one."""
-        return Path(self.prompts) if self.prompts and self.prompts != "-" else None
+        return expanded(Path(self.prompts)) if self.prompts and self.prompts != "-" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _draw(request: "Request", processes: Processes, lines: Listener, output: Out
     if stopped and not interrupted:
         report(str(stopped), stopped.hint, code)
     if standing.summary and (code != _BEFORE or standing.summary["ok"]):
-        typer.echo(closing_line(standing.summary, interrupted=interrupted), err=True)
+        typer.echo(closing_line(standing.summary, interrupted=interrupted, retry_failed=request.retry_failed), err=True)
     elif interrupted:
         typer.echo("sjdvp: interrupted", err=True)
     if isinstance(stopped, Interrupted) and stopped.signum == signal.SIGUSR1:

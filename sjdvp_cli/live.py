@@ -12,7 +12,7 @@ import typer
 
 from sjdvp.events import Event, ImageFinished, Note, RunFinished, RunStarted
 from sjdvp.runs.tally import Tally
-from sjdvp.text import printable
+from sjdvp.text import printable, shortened
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,6 +21,7 @@ Mode = Literal["auto", "bar", "plain", "none"]
 
 PLAIN_SECONDS = 30.0
 PLAIN_SHARE = 0.05
+BAR_WIDTH = 90  # columns: the figures take up to 75, and on a narrower terminal they matter more than a bar
 
 
 @dataclass(slots=True)
@@ -50,6 +51,11 @@ class Standing:
     def seen(self) -> int:
         """Images that are settled, those finished before among them."""
         return self.counts.skipped + self.now
+
+    @property
+    def count(self) -> str:
+        """Images settled, of all."""
+        return f"{self.seen}/{self.total or '?'}"
 
     @property
     def rate(self) -> float:
@@ -105,7 +111,7 @@ class Plain:
         """Print the state when enough time or images have passed."""
         enough = standing.total is not None and standing.seen - self.last_seen >= max(1, PLAIN_SHARE * standing.total)
         if self.progress and (enough or time.monotonic() - self.last_time >= PLAIN_SECONDS):
-            self.say(f"sjdvp: {standing.seen}/{standing.total or '?'}, {standing.figures()}")
+            self.say(f"sjdvp: {standing.count}, {standing.figures()}")
             self.begin(standing)
 
 
@@ -121,11 +127,12 @@ class Bar:
 
     def begin(self, standing: Standing) -> None:
         """Draw the bar."""
-        self.progress.add_task("", total=standing.total, completed=standing.seen, figures="loading the model")
+        self.progress.add_task("", total=standing.total, completed=standing.seen, figures=f"{standing.count}, loading the model")
 
     def update(self, standing: Standing) -> None:
         """Move the bar."""
-        self.progress.update(self.progress.task_ids[0], completed=standing.seen, figures=standing.figures())
+        figures = f"{standing.count}, {standing.figures()}"
+        self.progress.update(self.progress.task_ids[0], completed=standing.seen, figures=figures)
 
 
 @contextmanager
@@ -151,13 +158,14 @@ def _show(event: Event, standing: Standing, view: View, *, quiet: bool, verbose:
         view.update(standing)
 
 
-def closing_line(summary: Mapping[str, Any], *, interrupted: bool = False) -> str:
-    """Return the last line of a run, from its summary."""
+def closing_line(summary: Mapping[str, Any], *, interrupted: bool = False, retry_failed: bool = True) -> str:
+    """Return the last line of a run, from its summary; it says to resume where that draws what is not there."""
     finished, requested, failed = summary["ok"] + summary["skipped"], summary["requested"], summary["failed"]
     line = f"sjdvp: {finished}/{requested} ok"
     line += f", {failed} failed" if failed else ""
     line += ", interrupted" if interrupted else ""
-    return line + ("; run the same command to resume" if finished < requested else "")
+    left = requested - finished - (0 if retry_failed else failed)
+    return line + ("; run the same command to resume" if left else "")
 
 
 @contextmanager
@@ -167,10 +175,11 @@ def _view(mode: Mode, quiet: bool) -> Iterator[View]:
         yield Plain(progress=mode != "none" and not quiet)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"))
-    with Progress(*columns, console=Console(stderr=True), expand=True) as progress:
+    console, figures = Console(stderr=True), TextColumn("{task.fields[figures]}")
+    columns = (BarColumn(bar_width=None), figures) if console.width >= BAR_WIDTH else (figures,)
+    with Progress(*columns, console=console, expand=True) as progress:
         yield Bar(progress)
 
 
@@ -182,7 +191,7 @@ def _opening(event: RunStarted) -> str:
 
 
 def _image_line(row: Mapping[str, Any]) -> str:
-    prompt = printable(str(row["prompt"]))
+    prompt = printable(shortened(str(row["prompt"])))
     if row["status"] == "ok":
         return f"sjdvp: {row['file']}  {row['nfe'] or 0} forwards, {row['latency_s'] or 0:.2f} s  {prompt}"
     error = row["error"] or {}

@@ -1,10 +1,12 @@
 """Flags in groups: a command asks for a dataclass, and each field of it is a flag. `Settings` is the group that sets a run up."""
 
 import inspect
+import os
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -36,6 +38,27 @@ def takes_options(command: Callable[..., Any]) -> Callable[..., Any]:
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+def at_home(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take `~/x` for a path: shells write it out only where it stands unquoted and alone, not in --out=~/x."""
+
+    @wraps(command)
+    def wrapper(**given: Any) -> Any:
+        return command(**{name: _from_home(value) for name, value in given.items()})
+
+    return wrapper
+
+
+def expanded(path: Path) -> Path:
+    """Return the path with a leading ~ or ~NAME as the home of that user; as it is where there is none."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (that of Path fails where there is no home)
+
+
+def _from_home(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_home(one) for one in value]
+    return expanded(value) if isinstance(value, Path) else value
 
 
 def arguments(group: Any) -> list[str]:

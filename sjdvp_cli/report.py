@@ -51,6 +51,13 @@ def show_lines(lines: Sequence["Line"]) -> None:
 def write_files(runs: Sequence["Run"], lines: Sequence["Line"], file: Path) -> None:
     """Write the page `file`, and Markdown and CSV beside it; say so."""
     from sjdvp.report.write import write_report
+    from sjdvp.runs.storage import advice
 
-    for path in write_report(runs, lines, file):
-        typer.echo(f"sjdvp: wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", err=True)
+    with advice("make room, or write it elsewhere: sjdvp report DIR --out FILE.html"):
+        paths = write_report(runs, lines, file)
+    for path in paths:
+        typer.echo(f"sjdvp: wrote {path} ({_size(path.stat().st_size)})", err=True)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

@@ -12,6 +12,7 @@ import typer
 
 from sjdvp.errors import ConfigError
 from sjdvp.events import Event, ImageFinished, RunFinished
+from sjdvp_cli.options import expanded
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ def data_lines(out: Path, *, log: str | None, paths: bool, null: bool, summary: 
 
 def _open_log(log: str) -> TextIO:
     try:
-        return Path(log).open("a", encoding="utf-8")
+        return expanded(Path(log)).open("a", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--log {log}: {error.strerror or error}") from error
 

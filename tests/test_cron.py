@@ -89,7 +89,7 @@ def test_two_runs_overlap(out, prompts, flags, code):
     assert [row["index"] for row in read_rows(out / "log.shard-000-of-001.jsonl")] == [0]
 
 
-@pytest.mark.parametrize(("signal_name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138)])
+@pytest.mark.parametrize(("signal_name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("SIGUSR1", 138)])
 def test_a_signal_to_all_processes_of_a_run(out, tmp_path, signal_name, code):
     """As a terminal or a scheduler sends it: the parent saves and ends, its workers say nothing."""
     many = tmp_path / "many.txt"

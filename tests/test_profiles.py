@@ -195,5 +195,26 @@ def test_unknown_variable_is_an_error_and_an_empty_one_is_not_given():
     assert resolve(environ={"SJDVP_SAMPLING_TOP_K": ""}).origins["sampling.top_k"] == "built-in"
 
 
+def test_a_mistake_names_where_it_was_given(home):
+    environ, folder = home
+    words = mistake(resolve, environ={"SJDVP_SAMPLING_CFG_SCALE": "x"})
+    assert "sampling.cfg_scale must be a number, found 'x' (from SJDVP_SAMPLING_CFG_SCALE)" in words
+    assert "found 'x' (from flag)" in mistake(resolve, overrides={"sampling.cfg_scale": "x"}, environ={})
+    assert "unknown profile 'nope' (from SJDVP_PROFILE) |" in mistake(resolve, environ={"SJDVP_PROFILE": "nope"})
+    (folder / "config.yaml").write_text("profile: nope\n")
+    assert "unknown profile 'nope' (from user file) |" in mistake(resolve, environ=environ)
+    assert "unknown profile 'other' |" in mistake(resolve, "other", environ=environ)
+
+
+def test_two_settings_that_do_not_fit_are_both_named():
+    words = mistake(resolve, overrides={"decoder.preset": "sjdvp", "decoder.prior.rises": "9"}, environ={})
+    assert "decoder.prior.history must be at least decoder.prior.rises (9), found 4 (" in words
+    assert "(decoder.prior.history from built-in, decoder.prior.rises from flag)" in words
+
+
+def test_a_variable_of_another_kind_gets_no_suggestion():
+    assert "did you mean" not in mistake(resolve, environ={"SJDVP_DEBUG": "1"})
+
+
 def test_a_section_is_not_a_setting():
     assert "did you mean decoder.prior.kind" in mistake(resolve, overrides={"decoder.prior": "growth"}, environ={})

@@ -30,6 +30,7 @@ from sjdvp.backbones.trunk import Trunk
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, PromptError, WeightsError
 from sjdvp.interfaces import Prompt, PromptRow
+from sjdvp.text import shortened
 from sjdvp.weights import find_file, locate
 
 PIXELS_PER_CODE = 16
@@ -46,7 +47,9 @@ class ClassPrompter:
         """Build both branches. Raises PromptError when the text is no class number."""
         n_classes = len(self.table) - 1
         if not re.fullmatch(r"\s*[0-9]+\s*", text) or int(text) >= n_classes:
-            raise PromptError(f"prompt {text!r} is no class", f"this model draws classes: write a number from 0 to {n_classes - 1}")
+            raise PromptError(
+                f"prompt {shortened(text)!r} is no class", f"this model draws classes: write a number from 0 to {n_classes - 1}"
+            )
         cond, uncond = self.table[[int(text)]], self.table[[n_classes]]
         visible_1 = torch.ones(1, dtype=torch.bool, device=self.table.device)
         return Prompt(PromptRow(cond, visible_1), PromptRow(uncond, visible_1), n_tokens=1, truncated=False)

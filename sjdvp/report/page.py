@@ -12,7 +12,7 @@ from sjdvp.report import svg
 from sjdvp.report.cards import Card, make_cards
 from sjdvp.report.categories import Categories, categories
 from sjdvp.report.fair import unfair
-from sjdvp.report.figures import accept_grid, commits, number, quantile, values
+from sjdvp.report.figures import accept_grid, commits, figures, number, quantile, values
 from sjdvp.report.load import Run
 from sjdvp.report.settings import Setting, hardware, settings
 from sjdvp.report.table import BASES, Line, fixed, percent
@@ -168,7 +168,7 @@ def _histograms(runs: Sequence[Run]) -> Iterator[Chart]:
             yield _histogram(title, numbers, words)
     committed = [commits(run.ok.values()) for run in runs]
     if any(committed):
-        yield _commit_chart(committed)
+        yield _commit_chart(committed, [figures(list(run.ok.values())).tokens_per_nfe for run in runs])
 
 
 def _histogram(title: str, numbers: Sequence[Sequence[float]], words: Callable[[float], str]) -> Chart:
@@ -182,17 +182,20 @@ def _histogram(title: str, numbers: Sequence[Sequence[float]], words: Callable[[
     return Chart(title, note, tuple(rows), tuple(words(scale.at(place)) for place in (0, 0.5, 1)))
 
 
-def _commit_chart(committed: Sequence[Sequence[float]]) -> Chart:
-    """Show the shares of forwards that committed 0, 1, 2, ... codes."""
+def _commit_chart(committed: Sequence[Sequence[float]], speeds: Sequence[float | None]) -> Chart:
+    """Show the shares of forwards that committed 0, 1, 2, ... codes.
+
+    The number beside them is that of the table, which counts the first code too: it comes with the prompt, not by a decode forward.
+    """
     longest = max(map(len, committed))
     rows = []
-    for i, shares in enumerate(committed):
+    for i, (shares, speed) in enumerate(zip(committed, speeds, strict=True)):
         if shares:
             padded = [*shares, *[0.0] * (longest - len(shares))]
-            mean = f"{sum(count * share for count, share in enumerate(shares)):.2f}"
-            rows.append(ChartRow(i, svg.columns(padded, f"Codes committed by a forward: mean {mean}"), mean))
+            words = fixed(speed, 2)
+            rows.append(ChartRow(i, svg.columns(padded, f"Codes committed by a forward: {words} codes a forward"), words))
     ticks = tuple(str(round((longest - 1) * share)) for share in (0, 0.5, 1))
-    return Chart("Codes committed by a forward", "number: mean", tuple(rows), ticks)
+    return Chart("Codes committed by a forward", "number: codes/forward", tuple(rows), ticks)
 
 
 def seconds(value: float) -> str:

@@ -10,6 +10,8 @@ from sjdvp.runs.folder import expected_images, require_run
 from sjdvp.runs.journal import Entry, read_log
 from sjdvp.runs.layout import IMAGES, image_file
 
+_OF_FILE_MANAGERS = ("Thumbs.db", "desktop.ini")  # put beside pictures by what shows them, as are hidden files
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -90,4 +92,10 @@ def _why_missing(entry: Entry | None) -> str:
 
 
 def _pictures(out: Path) -> list[str]:
-    return sorted(f"{IMAGES}/{path.name}" for path in (out / IMAGES).iterdir()) if (out / IMAGES).is_dir() else []
+    names = [path.name for path in (out / IMAGES).iterdir()] if (out / IMAGES).is_dir() else []
+    return sorted(f"{IMAGES}/{name}" for name in names if not _is_ignored(name))
+
+
+def _is_ignored(name: str) -> bool:
+    """Say whether a file beside the pictures is nobody's business; a hidden .tmp is: a write of ours that was cut off."""
+    return name in _OF_FILE_MANAGERS or (name.startswith(".") and not name.endswith(".tmp"))

@@ -37,6 +37,8 @@ def export_folder(out: Path, target: Path, layout: str) -> ExportReport:
         raise ConfigError(f"unknown layout {layout!r}", f"known layouts: {', '.join(LAYOUTS)}")
     if target.resolve().is_relative_to((out / IMAGES).resolve()):
         raise FolderError(f"{target} is where the run keeps its pictures", "export to another folder")
+    if target.exists() and not target.is_dir():
+        raise FolderError(f"{target} is a file, not a folder", "export to a folder")
     left_out: list[str] = []
     items = list(evaluators.LAYOUTS[layout](list(_shown(out, left_out))))
     pictures = [item for item in items if isinstance(item, Link | Grid)]

@@ -75,6 +75,9 @@ def read_run(root: Path) -> RunInfo | None:
         return RunInfo(plain["seed"], plain["fingerprint"], plain["pixel_settings"], wanted, plain)
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        file = next(place for place in (root, *root.parents) if place.exists())
+        raise FolderError(f"{file} is a file, not a folder", "give the folder of a run, or a new name") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FolderError(f"{path.name} in {root.name} cannot be read: {error}", "use another --out") from error
 

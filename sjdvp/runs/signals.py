@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from sjdvp.errors import Interrupted
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 _heard: list[int] = []  # the signals of the block that is under way

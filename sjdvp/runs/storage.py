@@ -25,6 +25,15 @@ def refusals(name: str) -> Iterator[None]:
         raise StorageError(f"cannot write {name}: {error.strerror or error}", advice) from error
 
 
+@contextlib.contextmanager
+def advice(text: str) -> Iterator[None]:
+    """Give a StorageError of the block another advice than to resume a run."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(str(error), text) from error
+
+
 def write_atomic(path: Path, data: bytes, owner: str = "") -> None:
     """Write `path` whole: a hidden temporary file beside it, fsync, rename, fsync of the folder.
 

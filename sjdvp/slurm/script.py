@@ -87,12 +87,22 @@ class ArrayJob:
 
 
 def write_scripts(job: ArrayJob) -> Path:
-    """Write both scripts and make the folder of the logs; returns the array's script. Raises StorageError."""
+    """Write both scripts and make the folder of the logs; returns the array's script.
+
+    Raises SlurmError when there is another script, which may hold what somebody added to it; StorageError when the disk refuses.
+    """
     folder = job.out / FOLDER
+    texts = {folder / ARRAY: job.array_script().encode(), folder / CHECK: job.check_script().encode()}
+    for path, text in texts.items():
+        if path.exists() and path.read_bytes() != text:
+            raise SlurmError(
+                f"{path} is there and says something else",
+                f"send it as it is (sjdvp slurm --submit --missing -o {job.out}), or remove it first",
+            )
     with refusals(str(folder)):
         (folder / LOGS).mkdir(parents=True, exist_ok=True)  # without it SLURM starts nothing, and says nothing
-        write_atomic(folder / ARRAY, job.array_script().encode())
-        write_atomic(folder / CHECK, job.check_script().encode())
+        for path, text in texts.items():
+            write_atomic(path, text)
     return folder / ARRAY
 
 

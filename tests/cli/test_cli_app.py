@@ -10,6 +10,8 @@ import pytest
 
 from sjdvp import __version__
 from sjdvp_cli.app import COMMANDS
+from sjdvp_cli.errors import report
+from tests.cli.test_cli_live import Terminal
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,6 +61,9 @@ def test_version(sjdvp):
         (["generate", "-o", "x", "--prompt", "x", "--shard", "2/2"], "shard 2/2 does not exist", ""),
         (["generate", "-o", "x", "--prompt", "x", "--progress", "fancy"], "'fancy' is not one of 'auto', 'bar'", ""),
         (["generate", "-o", "x", "--prompt", "x", "--log", "-", "-0"], "both want stdout", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--limit", "x"], "'--limit': it must be a whole number", ""),
+        (["generate", "-o", "x", "--prompt", "x", "--limit", "-1"], "'--limit': it must be 0 or more", ""),
+        (["export", "x"], "missing option '--layout': one of geneval, t2i-compbench", "sjdvp export --help"),
         (["profiles", "show", "emojy"], "unknown profile 'emojy'", "did you mean emoji?"),
         (["prompts", "--formt", "txt", "x"], "no such option: --formt", "--format"),
         (["genrate"], "no such command 'genrate'. Did you mean 'generate'?", "sjdvp --help"),
@@ -134,6 +139,29 @@ def test_streams_are_utf_8_in_any_locale(tmp_path):
         encoding="utf-8",
     )
     assert "description\t日本\tprofile p" in done.stdout
+
+
+@pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_no_color(environ, coloured, monkeypatch, capsys):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    report("wrong", "", 2)
+    assert ("\x1b[31m" in terminal.getvalue()) is coloured
+
+
+def test_a_path_may_start_at_home(sjdvp, tmp_path, monkeypatch, painter):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.txt").write_text("a cat\n")
+    (tmp_path / "p.yaml").write_text("run: {seed: 7}\n")
+    assert sjdvp("generate", "--prompts", "~/p.txt", "-o", "~/out", "--log", "~/log", "-p", "~/p.yaml").code == 0
+    assert sjdvp("check", "~/out").code == 0
+    assert sjdvp("report", "~/out", "-o", "~/page.html").code == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {"out", "log", "page.html"}
+    assert not (tmp_path / "~").exists()
+    assert sjdvp("generate", "--prompt", "~/x", "-o", "~/other", "--log", "-").out.count('"prompt": "~/x"') == 1
 
 
 def test_names_with_underscores_and_aliases_are_the_same_flags(sjdvp):

@@ -1,8 +1,18 @@
 """`sjdvp compare` and `sjdvp report`, with a stand-in for the engines and everything else real."""
 
+import io
 import json
+import re
+import sys
 
 import pytest
+
+from sjdvp.errors import StorageError
+from sjdvp.report.load import load_runs
+from sjdvp.report.table import figure_cells, gain_cells, make_lines
+from sjdvp_cli.report import show_lines
+from tests.cli.test_cli_live import Terminal
+from tests.report.synthetic import make_run
 
 pytestmark = pytest.mark.usefixtures("painter")
 
@@ -40,6 +50,18 @@ def test_finished_folders(sjdvp, out, tmp_path):
     assert "sjdvp: the run seed is 2, not 1" in refused.err
 
 
+def test_prompts_from_stdin(sjdvp, out, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cat\na dog\n")))
+    result = sjdvp("compare", "--decoders", "ar,sjd", "--prompts", "-", "-o", out, "--json")
+    assert (result.code, json.loads(result.out)["prompts"]) == (0, 2)
+
+
+def test_a_run_folder_takes_no_comparison(sjdvp, out):
+    sjdvp("generate", "--prompt", "a cat", "-o", out)
+    result = sjdvp("compare", "--decoders", "ar,sjd", "--prompt", "a cat", "-o", out)
+    assert (result.code, "is a run folder itself" in result.err, (out / "ar").exists()) == (2, True, False)
+
+
 def test_a_failed_image_is_exit_1(sjdvp, out):
     result = sjdvp("compare", "--decoders", "ar,sjd", "--prompt", "fail", "--prompt", "a", "-o", out)
     assert result.code == 1
@@ -56,9 +78,36 @@ def test_report(sjdvp, out, tmp_path):
     result = sjdvp("report", out)
     assert (result.code, result.out.split("\t")[:2]) == (0, ["best", "lossless"])
     assert (out / "report.html").is_file()
-    assert last(result.err).startswith(f"sjdvp: wrote {out / 'report.csv'} (")
+    assert re.fullmatch(rf"sjdvp: wrote {out / 'report.csv'} \([\d.]+ kB\)", last(result.err))
     assert sjdvp("report", out, "-o", tmp_path / "deep" / "page.html").code == 0
     assert (tmp_path / "deep" / "page.md").is_file()
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_no_figure_of_the_table_is_broken(tmp_path, monkeypatch, columns):
+    """At a terminal: each cell stands in one piece, but for its spaces."""
+    runs = load_runs([make_run(tmp_path / name, name, 12) for name in ("ar", "sjd", "same-noise")])
+    lines = make_lines(runs)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    show_lines(lines)
+    words = set(terminal.getvalue().split())
+    for line in lines:
+        assert words >= {word for cell in figure_cells(line) + gain_cells(line) for word in cell.split()}
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["export", "--layout", "flat", "--to", "full"]])
+def test_a_full_disk_is_no_run_to_resume(sjdvp, out, arguments, tmp_path, monkeypatch):
+    def refuse(path, data):
+        raise StorageError("cannot write: No space left on device", "make room, then run the same command to resume")
+
+    monkeypatch.chdir(tmp_path)
+    sjdvp("generate", "--prompt", "a cat", "-o", out)
+    monkeypatch.setattr("sjdvp.report.write.write_atomic", refuse)
+    monkeypatch.setattr("sjdvp.runs.export._link", refuse)
+    result = sjdvp(*arguments, out)
+    assert (result.code, "No space left" in result.err, "elsewhere" in result.err) == (1, True, True)
+    assert "resume" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -66,6 +115,8 @@ def test_report(sjdvp, out, tmp_path):
     [
         (["compare", "--decoders", "ar"], "compare needs --decoders and --out, or finished run folders"),
         (["compare", "--decoders", "ar", "-o", "x"], "prompts come from either --prompts or --prompt"),
+        (["compare", "--decoders", "ar, ar", "-o", "x", "--prompt", "a"], "--decoders ar, ar names ar twice"),
+        (["diagnose", "--decoders", "sjd,sjd", "-o", "x", "--prompt", "a"], "--decoders sjd,sjd names sjd twice"),
         (["compare", "--decoders", "ar,sdj", "-o", "x", "--prompt", "a"], "unknown decoder 'sdj'"),
         (
             ["compare", "--decoders", "ar", "--decoder", "sjd", "-o", "x", "--prompt", "a"],

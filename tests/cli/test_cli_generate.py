@@ -68,6 +68,33 @@ def test_prompts_from_stdin(sjdvp, out, monkeypatch):
     assert (result.code, last(result.err)) == (0, "sjdvp: 2/2 ok")
 
 
+def test_a_row_that_stdin_does_not_have(sjdvp, out, prompts, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cat\na dog\n")))
+    result = sjdvp("generate", "--prompts", "-", "--indices", "5", "-o", out)
+    assert (result.code, "row 5 is asked for, but stdin has rows 0 to 1" in result.err) == (2, True)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cat\na dog\n")))
+    assert sjdvp("generate", "--prompts", "-", "--indices", "1", "-o", out).code == 0
+
+
+def test_prompts_command_reads_stdin(sjdvp, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"prompt\tx\na cat\t1\n")))
+    result = sjdvp("prompts", "-", "--format", "tsv")
+    assert (result.code, result.out) == (0, "0\ta cat\n")
+
+
+def test_what_stopped_a_run_is_said_before_that_it_stopped(sjdvp, out):
+    result = sjdvp("generate", "--prompt", "fail", "--prompt", "a cat", "--fail-fast", "-q", "-o", out)
+    failed, stopped, end = result.err.splitlines()[-3:]
+    assert failed.startswith("sjdvp: failed: image 0, fail: ImageError")
+    assert stopped == "sjdvp: warning: stopped: 1 failed images, 0 allowed"
+    assert end == "sjdvp: 0/2 ok, 1 failed; run the same command to resume"
+
+
+def test_failures_that_are_not_tried_again(sjdvp, out):
+    result = sjdvp("generate", "--prompt", "fail", "--prompt", "a cat", "--no-retry-failed", "-o", out)
+    assert (result.code, last(result.err)) == (1, "sjdvp: 1/2 ok, 1 failed")
+
+
 def test_settings_reach_the_engine(sjdvp, out, painter):
     sjdvp("generate", "--prompt", "x", "-o", out, "--decoder", "sjdvp", "--window", "8", "--cfg_scale", "2", "--no-metadata")
     config = painter[0]

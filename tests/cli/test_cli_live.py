@@ -1,6 +1,7 @@
 """Progress: plain lines, the bar, the last line."""
 
 import io
+import re
 import sys
 
 import pytest
@@ -96,6 +97,29 @@ def test_bar_on_a_terminal(monkeypatch):
     assert "NFE 40.0" in shown
     assert "1 failed" in shown
     assert tally.summary == {"ok": 1}
+
+
+def test_a_narrow_terminal_shows_count_and_rate_first(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with watch("auto", quiet=False, verbose=False) as (_, hear):
+        for event in (started(1500), image(0), image(1)):
+            hear(event)
+    assert re.search(r"2/1500, [\d.]+ images/s", terminal.getvalue())
+
+
+def test_long_prompts_are_cut(capsys):
+    with watch("none", quiet=False, verbose=True) as (_, hear):
+        hear(image(3, prompt="x" * 1_000_000))
+        hear(image(4, "failed", prompt="x" * 1_000_000))
+    assert all(len(line) < 200 and "xxx…" in line for line in lines(capsys))
+
+
+def test_no_advice_to_resume_where_it_would_draw_nothing():
+    summary = {"ok": 3, "skipped": 0, "failed": 1, "requested": 4}
+    assert closing_line(summary, retry_failed=False) == "sjdvp: 3/4 ok, 1 failed"
+    assert closing_line({**summary, "requested": 5}, retry_failed=False).endswith("; run the same command to resume")
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,14 @@ def test_no_speed_up_between_runs_that_differ_otherwise(tmp_path):
     assert "×" not in page + text
 
 
+def test_codes_a_forward_are_the_same_in_table_and_chart(tmp_path):
+    run = make_run(tmp_path / "run", "sjd", 4)
+    (line,) = make_lines(load_runs([run]))
+    page = written_report([run], tmp_path / "r.html")[0].read_text()
+    chart = page[page.index("<b>Codes committed by a forward</b>") :]
+    assert re.search(r'<span class="value">([\d.]+)</span>', chart)[1] == f"{line.figures.tokens_per_nfe:.2f}"
+
+
 def test_a_lost_picture_leaves_a_note(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4)
     (run / "images" / "000001.png").unlink()

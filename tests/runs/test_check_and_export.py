@@ -65,6 +65,13 @@ def test_check_finds_what_is_wrong(tmp_path):
     assert set(report.as_json()) == {"expected", "ok", "missing", "corrupt", "foreign"}
 
 
+def test_check_passes_over_what_file_managers_leave(tmp_path):
+    out = draw(tmp_path, selection=Selection(limit=1))
+    for name in (".DS_Store", ".hidden", "Thumbs.db", "desktop.ini"):
+        (out / "images" / name).touch()
+    assert check_folder(out).whole
+
+
 def test_expected_is_what_any_command_asked_for(tmp_path):
     out = draw(tmp_path, selection=Selection(limit=1))
     assert check_folder(out).expected == 1
@@ -168,8 +175,12 @@ def test_export_refuses_bad_targets(tmp_path):
     with pytest.raises(FolderError, match="keeps its pictures"):
         export_folder(out, out / "images" / "t", "flat")
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError):
+    with pytest.raises(FolderError, match="file is a file, not a folder"):
         export_folder(out, tmp_path / "file", "flat")
+    with pytest.raises(StorageError):
+        export_folder(out, tmp_path / "file" / "below", "flat")
+    with pytest.raises(FolderError, match=r"p\.jsonl is a file, not a folder"):
+        check_folder(tmp_path / "p.jsonl")
     assert LAYOUTS == ("geneval", "t2i-compbench", "dpg", "hpsv2", "flat", "imagefolder")
 
 

@@ -124,7 +124,10 @@ def test_csv_follows_rfc_4180(tmp_path):
         ("p.json", b"3", "found a number"),
         ("p.json", b'{"images": []}', "not COCO captions"),
         ("p.json", b'["a", 3]', "entry 2: must be an object"),
-        ("p.txt", "a\nb".encode("utf-16"), "not valid UTF-8"),
+        ("p.json", b'{"prompt": "a panda"}', "an object without a list 'annotations'.*a .jsonl has one object a line"),
+        ("p.txt", "a\nb".encode("utf-16"), "p.txt: line 1: looks like UTF-16.*iconv -f UTF-16 -t UTF-8"),
+        ("p.csv", "prompt\nb".encode("utf-16"), "looks like UTF-16"),
+        ("p.txt", b"\0\n" * 3000, r"3000 problems(\n  line \d+: a NUL character){20}\n  and 2980 more$"),
     ],
 )
 def test_problems_are_told_with_their_lines(tmp_path, name, data, message):

@@ -63,6 +63,16 @@ def test_written_scripts_are_read_back_edits_included(tmp_path):
     assert read_array(tmp_path) == (16, "")
 
 
+def test_an_edited_script_is_not_written_over(tmp_path):
+    script = write_scripts(job(tmp_path))
+    assert write_scripts(job(tmp_path)) == script
+    script.write_text(edited := script.read_text() + "# mine\n")
+    with pytest.raises(SlurmError, match=r"array\.sh is there and says something else") as caught:
+        write_scripts(job(tmp_path))
+    assert "remove it first" in caught.value.hint
+    assert script.read_text() == edited
+
+
 def test_scripts_that_cannot_be_used(tmp_path):
     with pytest.raises(SlurmError, match="no array script"):
         read_array(tmp_path)

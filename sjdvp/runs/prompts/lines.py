@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 _BOM = b"\xef\xbb\xbf"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # no UTF-8 text begins so
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,11 @@ class Line:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[Line]:
-    """Yield the lines of a byte stream, without a BOM; a line is yielded as soon as its end has come."""
+    """Yield the lines of a byte stream, without a BOM; a line is yielded as soon as its end has come. UTF-16 is one problem."""
     for number, raw in enumerate(_raw_lines(chunks), start=1):
+        if number == 1 and raw.startswith(_UTF_16):
+            yield Line(1, "", "looks like UTF-16, not UTF-8; convert it, e.g. iconv -f UTF-16 -t UTF-8 FILE > NEW")
+            return
         yield _decode(number, raw.removeprefix(_BOM) if number == 1 else raw)
 
 

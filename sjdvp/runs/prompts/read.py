@@ -28,6 +28,7 @@ _READERS: dict[str, Callable[[Iterable[Line], str | None], Iterator[Found]]] = {
 }
 _SUFFIXES = {".txt": "txt", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 _CHUNK = 1 << 16
+_MOST_PROBLEMS = 20  # told of one file
 
 FORMATS = ("auto", *_READERS, "dir")
 
@@ -36,7 +37,7 @@ def read_prompts(path: Path, format: str = "auto", column: str | None = None) ->
     """Read a whole prompt file or folder.
 
     `column` names the column or key that holds the prompt (default: prompt, prompts, caption or text, in any case).
-    Raises PromptError that lists every problem with its line.
+    Raises PromptError that lists the problems with their lines, the first 20 of very many.
     """
     _check_format(format, path.name)
     try:
@@ -45,11 +46,9 @@ def read_prompts(path: Path, format: str = "auto", column: str | None = None) ->
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with NUL in it
         raise PromptError(f"cannot read the prompts in {printable(str(path))}: {_reason(error)}") from error
-    lines = list(split_lines([data]))
-    format = _guess(_until_text(lines), path.suffix) if format == "auto" else format
     if format == "dir":
         raise PromptError(f"{printable(path.name)} is no folder", "give a folder of .txt files, or another --format")
-    return _collect(_READERS[format](lines, column), format, path.name, data)
+    return _read_data(data, format, column, path.name)
 
 
 def inline_prompts(texts: Sequence[str]) -> PromptSet:
@@ -57,11 +56,15 @@ def inline_prompts(texts: Sequence[str]) -> PromptSet:
     return _collect(map(_inline, itertools.count(1), texts), "inline", "--prompt", "\0".join(texts).encode(errors="replace"))
 
 
+def read_stream(stream: BinaryIO, format: str = "auto", column: str | None = None) -> PromptSet:
+    """Read a pipe to its end, as `read_prompts` reads a file."""
+    _check_streamed(format)
+    return _read_data(b"".join(_chunks(stream)), format, column, "stdin")
+
+
 def stream_prompts(stream: BinaryIO, format: str = "auto", column: str | None = None) -> Iterator[Prompt]:
     """Yield prompts from a pipe as their lines come in; raises PromptError at the first problem, and when there is no prompt."""
-    _check_format(format, "stdin")
-    if format == "dir":
-        raise PromptError("stdin is no folder", "give lines: --format txt, tsv, csv, jsonl or geneval")
+    _check_streamed(format)
     lines = split_lines(_chunks(stream))
     if format == "auto":
         head = _until_text(lines)
@@ -75,6 +78,12 @@ def stream_prompts(stream: BinaryIO, format: str = "auto", column: str | None = 
             yield item
     if empty:
         raise PromptError("stdin: no prompt in it")
+
+
+def _read_data(data: bytes, format: str, column: str | None, source: str) -> PromptSet:
+    lines = list(split_lines([data]))
+    format = _guess(_until_text(lines), Path(source).suffix) if format == "auto" else format
+    return _collect(_READERS[format](lines, column), format, source, data)
 
 
 def _read_dir(path: Path, format: str, column: str | None) -> PromptSet:
@@ -160,15 +169,23 @@ def _number(found: Iterable[Found]) -> Iterator[Prompt | Blank | Problem]:
 
 
 def _error(source: str, problems: Sequence[Problem]) -> PromptError:
-    lines = [printable(f"{problem.where}: {problem.message}") for problem in problems]
-    if len(lines) == 1:
+    lines = [printable(f"{problem.where}: {problem.message}") for problem in problems[:_MOST_PROBLEMS]]
+    if len(problems) == 1:
         return PromptError(f"{printable(source)}: {lines[0]}")
-    return PromptError("\n  ".join([f"{printable(source)}: {len(lines)} problems", *lines]))
+    more = len(problems) - len(lines)
+    lines += [f"and {more} more"] if more else []
+    return PromptError("\n  ".join([f"{printable(source)}: {len(problems)} problems", *lines]))
 
 
 def _check_format(format: str, source: str) -> None:
     if format not in FORMATS:
         raise PromptError(f"{printable(source)}: unknown format {format!r}", f"known formats: {', '.join(FORMATS)}")
+
+
+def _check_streamed(format: str) -> None:
+    _check_format(format, "stdin")
+    if format == "dir":
+        raise PromptError("stdin is no folder", "give lines: --format txt, tsv, csv, jsonl or geneval")
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -9,6 +9,7 @@ from sjdvp.runs.prompts.found import Blank, Found, Problem, Row, at, find_column
 from sjdvp.runs.prompts.lines import Line
 
 GENEVAL_KEYS = ("tag", "include")
+_OTHER_JSON = "a .json may also be one list of prompts, and a .jsonl has one object a line"
 
 
 def read_jsonl(lines: Iterable[Line], column: str | None) -> Iterator[Found]:
@@ -50,7 +51,7 @@ def read_coco(lines: Iterable[Line], column: str | None) -> Iterator[Found]:
         for number, entry in enumerate(annotations, start=1):
             yield _row(f"annotation {number}", entry, column or "caption")
     elif not problems:
-        yield Problem("file", "no list 'annotations': not COCO captions")
+        yield Problem("file", f"{_kind(value)} without a list 'annotations': not COCO captions; {_OTHER_JSON}")
 
 
 def _whole(lines: Iterable[Line]) -> tuple[Any, list[Problem]]:
