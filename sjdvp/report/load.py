@@ -68,9 +68,12 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _roots(path: Path) -> list[Path]:
-    if (path / RUN).exists() or not path.is_dir():
-        return [path]
-    inside = [child for child in path.iterdir() if (child / RUN).is_file()]
+    try:
+        if (path / RUN).exists() or not path.is_dir():
+            return [path]
+        inside = [child for child in path.iterdir() if (child / RUN).is_file()]
+    except OSError as error:
+        raise FolderError(f"cannot read {path}: {error.strerror}", "run as the user who may read it") from error
     if not inside:
         raise FolderError(f"{path} is no run folder and holds none", "give the folder that was --out of generate or compare")
     order = list(PRESETS)
