@@ -1,6 +1,7 @@
 """The process's own stdin, stdout and stderr, which its caller may have closed, or sent to a file on a full disk.
 
-Data that cannot be written is an error to be told; words for people that cannot be written stop nothing.
+Data that cannot be written is an error to be told; words for people that cannot be written stop nothing. Both are UTF-8, because
+paths and prompts are, whatever the locale of a cron job says; and click would put a stream of its own over one that is ASCII.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ class StdoutError(OSError):
 
 
 class Data(io.TextIOWrapper):
-    """Stdout; UTF-8, because paths and prompts are, whatever the locale of a cron job says."""
+    """Stdout; what cannot be written is told from the errors of other files."""
 
     def write(self, text: str) -> int:
         """Write text; raises BrokenPipeError when nobody reads any more, StdoutError for any other refusal."""
@@ -55,7 +56,7 @@ def prepare_streams() -> None:
         at_once = out.write_through
         sys.stdout = Data(out.buffer, "utf-8", "surrogateescape", line_buffering=out.line_buffering, write_through=at_once)
     if isinstance(err, io.TextIOWrapper):
-        sys.stderr = Words(err.buffer, err.encoding, err.errors, line_buffering=True)
+        sys.stderr = Words(err.buffer, "utf-8", err.errors, line_buffering=True)
 
 
 def silence_stdout() -> None:

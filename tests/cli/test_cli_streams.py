@@ -24,16 +24,22 @@ if not Path("/dev/full").exists():
     pytest.skip("needs /dev/full", allow_module_level=True)
 
 
-@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
-def shell(tmp_path, request):
-    """Run `sjdvp` with some arguments and redirections of the shell."""
-    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config"), "PYTHONUNBUFFERED": request.param}
+ENVIRONMENTS = {
+    "plain": {},
+    "unbuffered": {"PYTHONUNBUFFERED": "1"},
+    "ascii": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+}
 
-    def call(arguments: str, redirected: str) -> subprocess.CompletedProcess[str]:
-        command = f'exec "$0" -c "$1" {arguments} {redirected}'
-        return subprocess.run(
-            ["sh", "-c", command, sys.executable, PROGRAM], capture_output=True, text=True, check=False, cwd=ROOT, env=environ
-        )
+
+@pytest.fixture
+def shell(tmp_path):
+    """Run `sjdvp` with some arguments and redirections of the shell."""
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+
+    def call(arguments: str, redirected: str, environment: str = "plain") -> subprocess.CompletedProcess[str]:
+        command = ["sh", "-c", f'exec "$0" -c "$1" {arguments} {redirected}', sys.executable, PROGRAM]
+        env = environ | ENVIRONMENTS[environment]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
 
     return call
 
@@ -66,6 +72,17 @@ def test_generate_draws_all_though_its_lines_find_no_room(shell, out, flags):
     assert done.stderr.count(f"sjdvp: warning: {what} cannot be written ({FULL}); the run goes on, and ends with 1\n") == 1
     assert done.stderr.endswith("sjdvp: 3/3 ok\n")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_however_python_was_started(shell, out, environment):
+    done = shell(f"{DRAW} {out}", "2>/dev/full", environment)
+    assert (done.returncode, pictures(out)) == (0, WHOLE)
+    done = shell(f"{DRAW} {out}/again --json", ">/dev/full", environment)
+    assert (done.returncode, pictures(out / "again")) == (1, WHOLE)
+    for arguments in ("--help", "profiles"):
+        done = shell(arguments, ">/dev/full", environment)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 2)
 
 
 def test_a_full_log_copy_leaves_the_lines_of_stdout(shell, out):
