@@ -4,6 +4,7 @@ Precedence, lowest first: built-in, user file, profile, `SJDVP_*` environment, f
 differs from a default. A decoder preset fills in the structural fields beneath the layer that names it; see `_merge`.
 """
 
+import contextlib
 import difflib
 import os
 import re
@@ -27,6 +28,7 @@ class Profile:
     name: str
     path: Path
     description: str
+    problem: str = ""  # why the file cannot be read, where it cannot
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,9 @@ def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
     """Return the file of a profile, given by name or as a path to a YAML file."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(os.path.expanduser(name))  # noqa: PTH111 (that of Path fails where there is no home)
-        if not path.is_file():
-            raise ConfigError(f"no profile file {name}")
+        with _reading(path):
+            if not path.is_file():
+                raise ConfigError(f"no profile file {name}")
         return path
     paths = {path.stem: path for path in _files(environ)}
     if name not in paths:
@@ -87,9 +90,12 @@ def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
 
 
 def list_profiles(environ: Mapping[str, str] | None = None) -> list[Profile]:
-    """Return every profile that can be given by name, sorted; a profile of the user hides a packaged one of the same name."""
+    """Return every profile that can be given by name, sorted; a profile of the user hides a packaged one of the same name.
+
+    One whose file cannot be read is among them, with its problem.
+    """
     paths = {path.stem: path for path in _files(environ)}
-    return [Profile(name, path, str(_read(path).get("description", ""))) for name, path in sorted(paths.items())]
+    return [_profile(name, path) for name, path in sorted(paths.items())]
 
 
 def user_folder(environ: Mapping[str, str]) -> Path | None:
@@ -108,17 +114,41 @@ def packaged_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "profiles"
 
 
-def _files(environ: Mapping[str, str] | None) -> Iterator[Path]:
-    yield from packaged_folder().glob("*.yaml")
+def _profile(name: str, path: Path) -> Profile:
+    try:
+        return Profile(name, path, str(_read(path).get("description", "")))
+    except ConfigError as error:
+        return Profile(name, path, "", str(error))
+
+
+def _files(environ: Mapping[str, str] | None) -> list[Path]:
+    packaged = list(packaged_folder().glob("*.yaml"))
     user = user_folder(os.environ if environ is None else environ)
-    if user is not None:
-        yield from (user / "profiles").glob("*.yaml")
+    if user is None:
+        return packaged
+    folder = user / "profiles"
+    with _reading(folder):
+        own = [path for path in folder.iterdir() if path.suffix == ".yaml"] if folder.is_dir() else []
+    return [*packaged, *own]
 
 
 def _user_layer(environ: Mapping[str, str]) -> Layer:
     folder = user_folder(environ)
-    path = folder / "config.yaml" if folder else None
-    return _file_layer(path, "user file") if path and path.is_file() else Layer({}, {})
+    if folder is None:
+        return Layer({}, {})
+    path = folder / "config.yaml"
+    with _reading(path):
+        there = path.is_file()
+    return _file_layer(path, "user file") if there else Layer({}, {})
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        advice = "make it readable, or let XDG_CONFIG_HOME name another folder for your settings"
+        raise ConfigError(f"cannot read {path}: {error.strerror}", advice) from error
 
 
 def _file_layer(path: Path, origin: str) -> Layer:

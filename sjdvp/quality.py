@@ -5,7 +5,6 @@ Pairs of prompt and picture come from the log. The measures are torchmetrics' ow
 
 import importlib
 import itertools
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
 from sjdvp.errors import ConfigError, FolderError, WeightsError
 from sjdvp.report.load import Run, load_runs
+from sjdvp.runs.journal import picture_sizes
 from sjdvp.runs.layout import RUN
 
 BATCH = 16
@@ -78,11 +78,11 @@ def measure(
     folders: Sequence[Path], *, clip: Path | None, reference: Path | None, inception: Path | None, device: torch.device
 ) -> list[Quality]:
     """Measure every run in `folders` with the weights that are given."""
+    drawn_by_run = [(run, pairs(run)) for run in load_runs(folders)]
     others = references(reference) if reference else []
     encoder = open_clip(clip, device) if clip else None
     found = []
-    for run in load_runs(folders):
-        drawn = pairs(run)
+    for run, drawn in drawn_by_run:
         files = [pair.picture for pair in drawn]
         found.append(
             Quality(
@@ -102,7 +102,8 @@ def pairs(run: Run) -> list[Pair]:
     found = [Pair(run.root / row["file"], row["prompt"]) for row in run.ok.values()]
     if not found:
         raise FolderError(f"{run.root} has no finished picture")
-    gone = next((pair.picture for pair in found if not pair.picture.is_file()), None)
+    there = picture_sizes(run.root)
+    gone = next((pair.picture for pair in found if pair.picture.name not in there), None)
     if gone:
         raise FolderError(f"{gone} is gone, though the log names it", "see `sjdvp check`; `sjdvp generate` draws it again")
     return found
@@ -151,15 +152,26 @@ def inception_distance(pictures: Iterable[Path], reference: Iterable[Path], weig
         raise WeightsError(f"{weights}: no such file of Inception weights", "it is weights-inception-2015-12-05-6726825d.pth")
     metric = _torchmetrics("image.fid", "FrechetInceptionDistance")
     try:
-        # torch-fidelity unpickles the file without care, so it is opened with care first: what passes holds tensors only.
-        torch.load(weights, weights_only=True, map_location="cpu")
+        _require_tensors(weights)
         made = metric(feature=2048, feature_extractor_weights_path=str(weights))
     except ModuleNotFoundError as error:
         raise ConfigError("the package torch-fidelity is not installed", 'pip install "sjdvp[eval]"') from error
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise WeightsError(f"{weights}: not the Inception weights of torch-fidelity: {reason}") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _no_inception(weights, error) from error
     return _distance(made, pictures, reference, device)
+
+
+def _require_tensors(weights: Path) -> None:
+    """Open the file with care, since torch-fidelity unpickles it without: what passes holds tensors only."""
+    try:
+        torch.load(weights, weights_only=True, map_location="cpu")
+    except Exception as error:  # bytes that are no pickle are carried out as one, and can end in any error
+        raise _no_inception(weights, error) from error
+
+
+def _no_inception(weights: Path, error: Exception) -> WeightsError:
+    reason = str(error).partition("\n")[0]
+    return WeightsError(f"{weights}: not the Inception weights of torch-fidelity: {reason or type(error).__name__}")
 
 
 def _distance(metric: Any, pictures: Iterable[Path], reference: Iterable[Path], device: torch.device) -> float:

@@ -6,7 +6,6 @@ imported on use, and import what is heavy inside the function, so that help and 
 
 import gc
 import importlib
-import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from sjdvp import __version__
 from sjdvp.errors import SjdvpError
 from sjdvp_cli.errors import explain, report
 from sjdvp_cli.options import at_home
-from sjdvp_cli.rows import silence_stdout
+from sjdvp_cli.streams import StdoutError, prepare_streams, silence_stdout
 
 # Python looks for dead cycles after every 700 new objects. Importing torch and transformers makes 400,000 that stay: walking them
 # again and again takes a sixteenth of the time to the first image.
@@ -42,6 +41,7 @@ COMMANDS = {
 
 CLOSED_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
 INTERRUPTED = 130
+LOST_DATA = 1  # what was asked for on stdout could not be written there
 
 
 class GroupedCommand(TyperCommand):
@@ -133,6 +133,9 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         silence_stdout()
         return CLOSED_PIPE
+    except StdoutError as error:
+        silence_stdout()
+        return report(f"stdout cannot be written: {error.strerror}", "make room, or send it elsewhere", LOST_DATA)
     except KeyboardInterrupt:
         return report("interrupted", "", INTERRUPTED)
 
@@ -140,6 +143,5 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> None:
     """Run the process's own command line."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # paths and prompts are UTF-8, whatever the locale of a cron job says
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    prepare_streams()
     sys.exit(run(sys.argv[1:]))

@@ -93,7 +93,7 @@ def command(source: Source, images: Images, rows: Rows, settings: Settings, proc
     paths = output.printed == "paths"
     with data_lines(images.out, log=output.log, paths=paths, null=output.null, summary=output.as_json) as lines:
         try:
-            return _draw(request, processes, lines, output)
+            return _draw(request, processes, lines, output) or int(lines.lost)
         except BusyError as error:
             if not images.skip_if_running:
                 raise

@@ -1,7 +1,7 @@
 """Data for programs: log rows, paths and the closing summary, as they come, on stdout or in a file."""
 
+import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ import typer
 from sjdvp.errors import ConfigError
 from sjdvp.events import Event, ImageFinished, RunFinished
 from sjdvp_cli.options import expanded
+from sjdvp_cli.streams import silence_stdout
 
 
 @dataclass(slots=True)
 class DataLines:
     """A listener that writes what was asked for, each line at once.
 
-    When the reader of stdout goes away the run goes on: its product is the pictures, not the lines.
+    When the reader of stdout goes away, or the disk is full where the lines go, the run goes on: its product is the pictures.
     """
 
     out: Path
@@ -28,7 +29,8 @@ class DataLines:
     paths: bool = False  # paths of finished pictures on stdout
     end: str = "\n"  # after a path
     summary: bool = False  # the summary on stdout, last
-    closed: bool = False
+    closed: bool = False  # nothing more goes to stdout
+    lost: bool = False  # a line that somebody wants could not be written
 
     def __call__(self, event: Event) -> None:
         """Write the lines that belong to one event."""
@@ -38,13 +40,23 @@ class DataLines:
             self._say(json.dumps(event.summary), "\n")
 
     def _image(self, row: Mapping[str, Any]) -> None:
-        if self.log:
-            self.log.write(json.dumps(row) + "\n")
-            self.log.flush()
+        self._copy(json.dumps(row))
         if self.rows:
             self._say(json.dumps(row), "\n")
         if self.paths and row["status"] == "ok":
             self._say(str(self.out / row["file"]), self.end)
+
+    def _copy(self, line: str) -> None:
+        if self.log is None:
+            return
+        try:
+            self.log.write(line + "\n")
+            self.log.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # it tries again to write what is left
+                self.log.close()
+            self.log = None
+            self._lose("the copy of the log", error)
 
     def _say(self, text: str, end: str) -> None:
         if self.closed:
@@ -52,9 +64,19 @@ class DataLines:
         try:
             typer.echo(text + end, nl=False)
         except BrokenPipeError:
-            self.closed = True
-            silence_stdout()
+            self._close()
             typer.echo("sjdvp: warning: nobody reads stdout any more; the run goes on", err=True)
+        except OSError as error:
+            self._close()
+            self._lose("stdout", error)
+
+    def _close(self) -> None:
+        self.closed = True
+        silence_stdout()
+
+    def _lose(self, name: str, error: OSError) -> None:
+        self.lost = True
+        typer.echo(f"sjdvp: warning: {name} cannot be written ({error.strerror}); the run goes on, and ends with 1", err=True)
 
 
 @contextmanager
@@ -76,10 +98,3 @@ def _open_log(log: str) -> TextIO:
         return expanded(Path(log)).open("a", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--log {log}: {error.strerror or error}") from error
-
-
-def silence_stdout() -> None:
-    """Point stdout at nothing once its reader has gone, so that the interpreter's last flush does not fail again."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-    os.close(nothing)

@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
@@ -179,6 +181,22 @@ def test_inception_weights_are_opened_with_care(metrics, tmp_path, run_folder):
     for weights, word in ((tmp_path / "absent.pth", "no such file"), (file, "not the Inception weights")):
         with pytest.raises(WeightsError, match=word):
             measure([run_folder], clip=None, reference=run_folder, inception=weights, device=CPU)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
+@example(b"a photo of a bench\na photo of a cow\n")
+@example(b"")
+def test_garbage_is_no_inception_weights(metrics, tmp_path, run_folder, garbage):
+    file = tmp_path / "garbage.pth"
+    file.write_bytes(garbage)
+    with pytest.raises(WeightsError, match=r"not the Inception weights of torch-fidelity: ."):
+        measure([run_folder], clip=None, reference=run_folder, inception=file, device=CPU)
+
+
+def test_a_missing_run_is_said_before_missing_weights(tmp_path):
+    with pytest.raises(FolderError, match="nope is no run folder"):
+        measure([tmp_path / "nope"], clip=tmp_path / "absent", reference=tmp_path / "absent", inception=None, device=CPU)
 
 
 def test_folders_without_pictures(tmp_path):

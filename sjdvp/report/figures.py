@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from sjdvp.runs.jsonl import Row
 
@@ -41,9 +42,9 @@ def figures(rows: Sequence[Row]) -> Figures:
 
 
 def number(row: Row, key: str) -> float | None:
-    """Return a measurement of a row; None when it is absent or no number."""
+    """Return a measurement of a row; None when it is absent, or nothing that can have been measured."""
     value = row.get(key)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if _is_measure(value) else None
 
 
 def values(rows: Iterable[Row], key: str) -> list[float]:
@@ -74,7 +75,7 @@ def quantile(numbers: Sequence[float], share: float) -> float:
 
 def commits(rows: Iterable[Row]) -> list[float]:
     """Return which share of all forwards committed 0, 1, 2, ... codes, from the rows' `accept_hist`; empty without any."""
-    found = [counts for row in rows if isinstance(counts := row.get("accept_hist"), list) and counts]
+    found = [counts for row in rows if isinstance(counts := row.get("accept_hist"), list) and all(map(_is_measure, counts))]
     sums = [sum(column) for column in itertools.zip_longest(*found, fillvalue=0)]
     whole = sum(sums)
     return [count / whole for count in sums] if whole else []
@@ -103,6 +104,11 @@ def _columns(n_codes: int, width: float | None, height: float | None) -> int:
     """Return how wide a grid of codes is that fills a picture of this shape; 0 when none fits."""
     columns = round((n_codes * width / height) ** 0.5) if width and height else 0
     return columns if columns and n_codes % columns == 0 else 0
+
+
+def _is_measure(value: object) -> TypeGuard[float]:
+    """Say whether a value is 0 or a number of a size that occurs: others are typed by hand, and overflow in sums and ratios."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and (value == 0 or 1e-9 <= value <= 2**53)
 
 
 def _times(factor: float, value: float | None) -> float | None:

@@ -9,9 +9,9 @@ from typing import Any
 from sjdvp.errors import FolderError
 from sjdvp.presets import PRESETS
 from sjdvp.runs.folder import RunInfo, require_run
-from sjdvp.runs.journal import Entry, ImageKey
-from sjdvp.runs.jsonl import Row, read_rows
-from sjdvp.runs.layout import PROMPTS, RUN, log_paths
+from sjdvp.runs.journal import ImageKey, logged
+from sjdvp.runs.jsonl import Row
+from sjdvp.runs.layout import PROMPTS, RUN
 from sjdvp.runs.ledger import read_ledger
 
 
@@ -53,7 +53,7 @@ class Run:
     @property
     def lossless(self) -> bool:
         """Whether every row says that its codes follow exactly the model's law."""
-        return bool(self.rows) and all(row["lossless"] is True for row in self.rows.values())
+        return bool(self.rows) and all(row.get("lossless") is True for row in self.rows.values())
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
@@ -68,9 +68,12 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _roots(path: Path) -> list[Path]:
-    if (path / RUN).exists() or not path.is_dir():
-        return [path]
-    inside = [child for child in path.iterdir() if (child / RUN).is_file()]
+    try:
+        if (path / RUN).exists() or not path.is_dir():
+            return [path]
+        inside = [child for child in path.iterdir() if (child / RUN).is_file()]
+    except OSError as error:
+        raise FolderError(f"cannot read {path}: {error.strerror}", "run as the user who may read it") from error
     if not inside:
         raise FolderError(f"{path} is no run folder and holds none", "give the folder that was --out of generate or compare")
     order = list(PRESETS)
@@ -97,10 +100,7 @@ def _load(name: str, root: Path, info: RunInfo) -> Run:
 def _last_rows(root: Path) -> dict[ImageKey, Row]:
     """Return the last attempt at each image, from all logs of the folder."""
     last: dict[ImageKey, tuple[tuple[int, str], Row]] = {}
-    for path in log_paths(root):
-        for row in read_rows(path):
-            entry = Entry.of(row, path.name)
-            when = (entry.attempt, entry.started_at)
-            if entry.key not in last or last[entry.key][0] <= when:
-                last[entry.key] = (when, row)
+    for entry, row in logged(root):
+        if entry.key not in last or last[entry.key][0] <= entry.when:
+            last[entry.key] = (entry.when, row)
     return {key: last[key][1] for key in sorted(last)}

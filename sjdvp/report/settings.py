@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sjdvp.report.figures import values
 from sjdvp.report.load import Run
 
 _ABSENT = "–"
@@ -39,7 +40,7 @@ def hardware(runs: Sequence[Run]) -> list[Setting]:
 def _hardware(run: Run) -> dict[str, Any]:
     keys = ("device", "gpu", "dtype", "batch_size")
     measured = {key: _distinct(row.get(key) for row in run.ok.values()) for key in keys}
-    memory = [row["peak_mem_bytes"] for row in run.ok.values() if isinstance(row.get("peak_mem_bytes"), int)]
+    memory = values(run.ok.values(), "peak_mem_bytes")
     stored = _flat({"hardware": run.info.plain.get("hardware", {}), "versions": run.info.plain.get("versions", {})})
     peak = {"peak memory": f"{max(memory) / 2**30:.2f} GiB"} if memory else {}
     return measured | peak | stored | {"created_at": run.info.plain.get("created_at")}

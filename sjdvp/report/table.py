@@ -70,7 +70,7 @@ def _base(name: str, run: Run, runs: Sequence[Run]) -> Run | None:
 def as_json(runs: Sequence[Run], lines: Sequence[Line]) -> dict[str, Any]:
     """Return the object of `compare --json`; its keys are stable."""
     rows = [row for run in runs for row in run.rows.values()]
-    devices = sorted({str(row["gpu"] or row["device"]) for row in rows if row.get("device")})
+    devices = sorted({str(row.get("gpu") or row["device"]) for row in rows if row.get("device")})
     return {
         "decoders": [_json_line(line) for line in lines],
         "prompts": len({row["index"] for row in rows}),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp.runs.folder import expected_images, require_run
-from sjdvp.runs.journal import Entry, read_log
+from sjdvp.runs.journal import Entry, picture_sizes, read_log
 from sjdvp.runs.layout import IMAGES, image_file
 
 _OF_FILE_MANAGERS = ("Thumbs.db", "desktop.ini")  # put beside pictures by what shows them, as are hidden files
@@ -46,19 +46,20 @@ class CheckReport:
 def check_folder(out: Path) -> CheckReport:
     """Compare every expected picture of the run folder `out` with its log row (size and SHA-256).
 
-    Raises FolderError when `out` is no run folder.
+    Raises FolderError when `out` is no run folder, or one that cannot be read.
     """
     info = require_run(out)
     entries = read_log(out)
     expected = [(prompt.index, sample) for prompt, count in expected_images(out, info) for sample in range(count)]
     several = any(wanted.images_per_prompt > 1 for wanted in info.wanted)
+    there = {f"{IMAGES}/{name}" for name in picture_sizes(out)}
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
     missing: list[Finding] = []
     corrupt: list[Finding] = []
     for key in expected:
         entry = entries.get(key)
         file = (entry.file if entry else None) or image_file(*key, images_per_prompt=2 if several else 1)
-        if entry is None or not entry.ok or not (out / file).is_file():
+        if entry is None or not entry.ok or file not in there:
             missing.append(Finding(file, _why_missing(entry)))
         elif problem := picture_problem(out, entry, owners):
             corrupt.append(Finding(file, problem))

@@ -37,6 +37,7 @@ class Link:
 
     name: str
     picture: Path
+    row: int  # of its prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Grid:
 
     name: str
     pictures: tuple[Path, ...]
+    row: int  # of their prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def geneval(shown: Sequence[Shown]) -> Iterator[Item]:
     """Lay out as 00000/metadata.jsonl and 00000/samples/00000.png, the number being the prompt's row."""
     for each in shown:
         for sample, picture in each.present():
-            yield Link(f"{each.prompt.index:05d}/samples/{sample:05d}.png", picture)
+            yield Link(f"{each.prompt.index:05d}/samples/{sample:05d}.png", picture, each.prompt.index)
         if any(each.pictures):
             yield Table(f"{each.prompt.index:05d}/metadata.jsonl", _json_line({**each.prompt.extra, "prompt": each.prompt.text}))
 
@@ -80,7 +82,7 @@ def t2i_compbench(shown: Sequence[Shown]) -> Iterator[Item]:
     for each in shown:
         name = safe_name(each.prompt.text.replace("_", " "))
         for sample, picture in each.present():
-            yield Link(f"samples/{name}_{each.prompt.index * len(each.pictures) + sample:06d}.png", picture)
+            yield Link(f"samples/{name}_{each.prompt.index * len(each.pictures) + sample:06d}.png", picture, each.prompt.index)
 
 
 def dpg(shown: Sequence[Shown]) -> Iterator[Item]:
@@ -89,9 +91,9 @@ def dpg(shown: Sequence[Shown]) -> Iterator[Item]:
         name = f"{safe_name(each.prompt.id or str(each.prompt.index))}.png"
         first_four = tuple(picture for picture in each.pictures[:4] if picture is not None)
         if len(each.pictures) == 1 and first_four:
-            yield Link(name, first_four[0])
+            yield Link(name, first_four[0], each.prompt.index)
         elif first_four and len(first_four) == len(each.pictures[:4]):
-            yield Grid(name, first_four)
+            yield Grid(name, first_four, each.prompt.index)
         elif first_four:
             yield LeftOut(f"row {each.prompt.index}: a grid of {len(each.pictures[:4])} needs all of its pictures")
         yield from (LeftOut(f"row {each.prompt.index}: a fifth picture or later") for s, _ in each.present() if s >= 4)
@@ -106,15 +108,17 @@ def hpsv2(shown: Sequence[Shown]) -> Iterator[Item]:
         number = place[folder]
         place[folder] += 1
         for sample, picture in each.present():
-            one = sample == 0
-            yield Link(f"{folder}{number:05d}.jpg", picture) if one else LeftOut(f"row {each.prompt.index}: sample {sample}")
+            if sample == 0:
+                yield Link(f"{folder}{number:05d}.jpg", picture, each.prompt.index)
+            else:
+                yield LeftOut(f"row {each.prompt.index}: sample {sample}")
 
 
 def flat(shown: Sequence[Shown]) -> Iterator[Item]:
     """Lay out as 000000.png, or 000000_00.png with several a prompt."""
     for each in shown:
         for sample, picture in each.present():
-            yield Link(Path(image_file(each.prompt.index, sample, len(each.pictures))).name, picture)
+            yield Link(Path(image_file(each.prompt.index, sample, len(each.pictures))).name, picture, each.prompt.index)
 
 
 def imagefolder(shown: Sequence[Shown]) -> Iterator[Item]:

@@ -1,7 +1,7 @@
 """Finished pictures in the folder shape that an evaluator wants: hard links, never a wrong pairing of prompt and picture."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,8 @@ class ExportReport:
 def export_folder(out: Path, target: Path, layout: str) -> ExportReport:
     """Link every valid picture of the run folder `out` into `target`; a picture that fails its check is left out.
 
-    Files that are there already with the same bytes are kept. Raises FolderError when `out` is no run folder or `target` holds
-    something else under a name that is needed, StorageError when the disk refuses.
+    Files that are there already with the same bytes are kept. Raises FolderError when `out` is no run folder, when two pictures
+    come to one name, or when `target` holds something else under a name that is needed; StorageError when the disk refuses.
     """
     if layout not in evaluators.LAYOUTS:
         raise ConfigError(f"unknown layout {layout!r}", f"known layouts: {', '.join(LAYOUTS)}")
@@ -42,12 +42,25 @@ def export_folder(out: Path, target: Path, layout: str) -> ExportReport:
     left_out: list[str] = []
     items = list(evaluators.LAYOUTS[layout](list(_shown(out, left_out))))
     pictures = [item for item in items if isinstance(item, Link | Grid)]
+    _require_own_names(pictures)
     for picture in pictures:
         _place(target / picture.name, picture)
     for table in (item for item in items if isinstance(item, Table)):
         _write(target / table.name, table.data)
     left_out += [item.reason for item in items if isinstance(item, LeftOut)]
     return ExportReport(len(pictures), tuple(left_out))
+
+
+def _require_own_names(pictures: Sequence[Link | Grid]) -> None:
+    """Raise FolderError, before anything is written, when two rows come to one name: ids may differ in signs that no name has."""
+    rows: dict[str, int] = {}
+    for picture in pictures:
+        other = rows.setdefault(picture.name, picture.row)
+        if other != picture.row:
+            raise FolderError(
+                f"rows {other} and {picture.row} of the prompts would both be {picture.name}",
+                "give them other ids in another run folder, or take a layout that goes by row: --layout flat",
+            )
 
 
 def _shown(out: Path, left_out: list[str]) -> Iterator[Shown]:

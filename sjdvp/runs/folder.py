@@ -14,6 +14,7 @@ from typing import Any
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
+from sjdvp.runs.fields import inner, is_whole, listed, number, optional, text, whole
 from sjdvp.runs.layout import IMAGES, PROMPTS, RUN, log_paths
 from sjdvp.runs.ledger import read_ledger
 from sjdvp.runs.locks import folder_lock, is_drawn
@@ -21,6 +22,7 @@ from sjdvp.runs.prompts.model import Prompt, PromptSet
 from sjdvp.runs.seeds import new_run_seed
 from sjdvp.runs.shards import Selection
 from sjdvp.runs.storage import refusals, write_atomic
+from sjdvp.runs.strict_json import load_json
 
 SCHEMA = "sjdvp.run/1"
 PickWindow = Callable[[RunConfig], int]
@@ -44,11 +46,11 @@ class Wanted:
         }
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> "Wanted":
-        """Read the plain JSON form back."""
-        indices = plain["indices"]
-        ranges = None if indices is None else tuple((first, last) for first, last in indices)
-        return cls(plain["images_per_prompt"], Selection(ranges, plain["limit"]))
+    def from_json(cls, plain: object) -> "Wanted":
+        """Read the plain JSON form back; raises ValueError when it is none."""
+        indices = optional(listed, plain, "indices")
+        ranges = None if indices is None else tuple(map(_range, indices))
+        return cls(whole(plain, "images_per_prompt", 1), Selection(ranges, optional(whole, plain, "limit")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +72,35 @@ def read_run(root: Path) -> RunInfo | None:
     """Return what run.json says; None when there is none. Raises FolderError when it cannot be read."""
     path = root / RUN
     try:
-        plain = json.loads(path.read_bytes())
-        wanted = tuple(Wanted.from_json(entry) for entry in plain["wanted"])
-        return RunInfo(plain["seed"], plain["fingerprint"], plain["pixel_settings"], wanted, plain)
+        return _info(load_json(path.read_bytes()))
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
         file = next(place for place in (root, *root.parents) if place.exists())
         raise FolderError(f"{file} is a file, not a folder", "give the folder of a run, or a new name") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FolderError(f"{path.name} in {root.name} cannot be read: {error}", "use another --out") from error
+    except (OSError, ValueError) as error:
+        advice = "put back what stood there, or use another --out"
+        raise FolderError(f"{path.name} in {root.name} cannot be read: {error}", advice) from error
+
+
+def _info(plain: Any) -> RunInfo:
+    """Take what others rely on out of run.json; raises ValueError for a value that cannot have been written there."""
+    for key in ("pixel_settings.model.backbone", "pixel_settings.decoder.preset"):
+        text(plain, key)
+    number(plain, "pixel_settings.sampling.temperature")
+    whole(plain, "pixel_settings.decoder.window", 1)
+    if "revision" in plain:
+        optional(text, plain, "revision")
+    wanted = tuple(map(Wanted.from_json, listed(plain, "wanted")))
+    if not wanted:
+        raise ValueError("wanted must name what was asked for, found []")
+    return RunInfo(whole(plain, "seed"), text(plain, "fingerprint"), inner(plain, "pixel_settings"), wanted, plain)
+
+
+def _range(pair: object) -> tuple[int, int]:
+    if not (isinstance(pair, list) and len(pair) == 2 and all(map(is_whole, pair))):
+        raise ValueError(f"indices must be pairs of rows, found {pair!r}")
+    return pair[0], pair[1]
 
 
 def require_run(root: Path) -> RunInfo:

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from sjdvp.errors import FolderError
+from sjdvp.runs.strict_json import load_json
 
 
 def encode_png(pixels_HWC: np.ndarray[Any, Any], texts: Mapping[str, str]) -> bytes:
@@ -35,17 +36,28 @@ def metadata(row: Mapping[str, Any]) -> dict[str, str]:
 def read_metadata(path: Path) -> dict[str, Any]:
     """Return what `sjdvp` stored in a picture: {"parameters": text, "sjdvp": settings}; empty without metadata.
 
-    Raises FolderError when `path` is not a readable picture.
+    Raises FolderError when `path` is not a readable picture, or when what it holds as settings are none.
     """
     try:
         with Image.open(path) as image:
             info = dict(image.info)
-        settings = {"sjdvp": json.loads(info["sjdvp"])} if "sjdvp" in info else {}
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow, for a broken chunk
         raise FolderError(f"{path.name} is not a picture that can be read: {error}") from error
-    return ({"parameters": str(info["parameters"])} if "parameters" in info else {}) | settings
+    found: dict[str, Any] = {"parameters": str(info["parameters"])} if "parameters" in info else {}
+    return found | ({"sjdvp": _settings(path, info["sjdvp"])} if "sjdvp" in info else {})
 
 
+def _settings(path: Path, text: str | bytes) -> dict[str, Any]:
+    try:
+        settings = load_json(text)
+    except ValueError as error:
+        raise FolderError(f"{path.name} holds settings that cannot be read: {error}", _NOT_OURS) from error
+    if not isinstance(settings, dict):
+        raise FolderError(f"{path.name} holds settings that are no object of JSON", _NOT_OURS)
+    return settings
+
+
+_NOT_OURS = "another program has changed the picture; the log of its run folder has them too"
 _PORTABLE = (
     *("schema", "index", "id", "sample", "prompt", "prompt_sha256", "width", "height", "token_sha256", "image_tokens"),
     *("model", "revision", "profile", "decoder", "lossless", "params", "seed", "dtype", "sjdvp"),

@@ -2,12 +2,14 @@
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sjdvp.errors import FolderError
-from sjdvp.runs.jsonl import Row, read_rows
+from sjdvp.runs.fields import inner, optional, text, whole, word
+from sjdvp.runs.jsonl import Row, numbered_rows
 from sjdvp.runs.layout import IMAGES, log_paths
 from sjdvp.text import printable
 
@@ -29,48 +31,65 @@ class Entry:
     sha256: str | None
     error: dict[str, Any] | None
 
+    @property
+    def when(self) -> tuple[int, str]:
+        """What tells the last of several attempts at one image."""
+        return self.attempt, self.started_at
+
     @classmethod
     def of(cls, row: Row, where: str) -> "Entry":
-        """Pick the entry out of a log row; raises FolderError when the row is none."""
+        """Pick the entry out of a log row; raises FolderError, which names the place `where`, when the row is none."""
         try:
+            text(row, "prompt")  # reports show it
             return cls(
-                key=(row["index"], row["sample"]),
-                ok=row["status"] == "ok",
-                attempt=row["attempt"],
-                started_at=row["started_at"],
-                file=row["file"],
-                bytes=row["bytes"],
-                sha256=row["image_sha256"],
-                error=row["error"],
+                key=(whole(row, "index"), whole(row, "sample")),
+                ok=word(row, "status", ("ok", "failed")) == "ok",
+                attempt=whole(row, "attempt"),
+                started_at=text(row, "started_at"),
+                file=optional(_picture, row, "file"),
+                bytes=optional(whole, row, "bytes"),
+                sha256=optional(text, row, "image_sha256"),
+                error=optional(inner, row, "error"),
             )
-        except KeyError as error:
-            raise FolderError(f"{where}: a row has no key {error}: not a log of sjdvp") from error
-
-    def __post_init__(self) -> None:
-        if self.file is not None and not _PICTURE.fullmatch(self.file):
-            raise FolderError(f"a log row names {printable(self.file)!r}, which is no picture of this folder")
+        except ValueError as error:
+            raise FolderError(f"{where}: {error}", "put back what stood there, or delete that line") from error
 
 
 def read_log(root: Path) -> dict[ImageKey, Entry]:
     """Return the entry of every image that any log of the folder names; raises FolderError for a log that cannot be read."""
     entries: dict[ImageKey, Entry] = {}
-    for path in log_paths(root):
-        for row in read_rows(path):
-            entry = Entry.of(row, path.name)
-            known = entries.get(entry.key)
-            if known is None or (known.attempt, known.started_at) <= (entry.attempt, entry.started_at):
-                entries[entry.key] = entry
+    for entry, _ in logged(root):
+        if entry.key not in entries or entries[entry.key].when <= entry.when:
+            entries[entry.key] = entry
     return entries
+
+
+def logged(root: Path) -> Iterator[tuple[Entry, Row]]:
+    """Yield every row of every log of the folder with its entry; raises FolderError for a log that cannot be read."""
+    for path in log_paths(root):
+        for line, row in numbered_rows(path):
+            yield Entry.of(row, f"{path.name}: line {line}"), row
 
 
 def finished(root: Path, entries: dict[ImageKey, Entry]) -> set[ImageKey]:
     """Return the images that have an ok row and a file of the size that the row says."""
-    sizes = _sizes(root / IMAGES)
+    sizes = picture_sizes(root)
     return {key for key, e in entries.items() if e.ok and e.file is not None and sizes.get(Path(e.file).name) == e.bytes}
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    if not folder.is_dir():
+def picture_sizes(root: Path) -> dict[str, int]:
+    """Return the size of every file among the pictures, by name; raises FolderError when they cannot be looked at."""
+    try:
+        with os.scandir(root / IMAGES) as found:
+            return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    with os.scandir(folder) as found:
-        return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+    except OSError as error:
+        raise FolderError(f"cannot read {root / IMAGES}: {error.strerror}", "run as the user who may read it") from error
+
+
+def _picture(row: object, key: str) -> str:
+    file = text(row, key)
+    if not _PICTURE.fullmatch(file):
+        raise ValueError(f"{key} names {printable(file)!r}, which is no picture of this folder")
+    return file

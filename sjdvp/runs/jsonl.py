@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from sjdvp.errors import FolderError
 from sjdvp.runs.storage import refusals, sync_folder
+from sjdvp.runs.strict_json import load_json
 
 Row = dict[str, Any]
 
@@ -59,7 +60,12 @@ def read_rows(path: Path) -> Iterator[Row]:
 
     Raises FolderError for anything but a JSON object before the last whole row, and when the file cannot be read.
     """
-    return (row for row, _ in _rows_and_ends(path))
+    return (row for _, row in numbered_rows(path))
+
+
+def numbered_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield rows as `read_rows` does, each with the number of its line, from 1."""
+    return enumerate((row for row, _ in _rows_and_ends(path)), start=1)
 
 
 def _whole_end(path: Path) -> int:
@@ -90,7 +96,7 @@ def _encode(row: Mapping[str, Any]) -> bytes:
 
 def _decode(line: bytes) -> Row | None:
     try:
-        row = json.loads(line) if line.endswith(b"\n") else None
+        row = load_json(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -1,15 +1,19 @@
 """prompts.jsonl: the prompts that a run folder belongs to. Rows may be appended, never changed."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from sjdvp.errors import FolderError
-from sjdvp.runs.jsonl import Appender, Row, read_rows
+from sjdvp.runs.fields import inner, optional, text, whole
+from sjdvp.runs.jsonl import Appender, Row, numbered_rows
 from sjdvp.runs.layout import PROMPTS
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.text import printable
+
+_KEYS = ("index", "id", "prompt", "digest", "extra")
 
 
 class Ledger:
@@ -18,7 +22,7 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         """Open or create the ledger of a run folder; raises FolderError or StorageError."""
         self._file = Appender(root / PROMPTS)
-        self._known = list(read_rows(root / PROMPTS))
+        self._known = list(_rows(root))
 
     def admit(self, prompts: Sequence[Prompt]) -> None:
         """Compare `prompts` with the rows that are known, and append those that are new.
@@ -48,15 +52,41 @@ class Ledger:
 
 def read_ledger(root: Path) -> Iterator[Prompt]:
     """Yield the prompts that a run folder belongs to, in row order; raises FolderError when there is no ledger to read."""
-    return (Prompt(row["index"], row["prompt"], row["id"], row["extra"]) for row in read_rows(root / PROMPTS))
+    return (Prompt(row["index"], row["prompt"], row["id"], row["extra"]) for row in _rows(root))
 
 
 def check_unchanged(root: Path, prompts: Sequence[Prompt]) -> None:
     """Raise FolderError when a prompt differs from the ledger's row; writes nothing."""
     if (root / PROMPTS).exists():
-        for known, prompt in zip(read_rows(root / PROMPTS), prompts, strict=False):
+        for known, prompt in zip(_rows(root), prompts, strict=False):
             if known != _row(prompt):
                 raise _changed(known, _row(prompt))
+
+
+def _rows(root: Path) -> Iterator[Row]:
+    """Yield the rows of the ledger; raises FolderError, which names the line, for one that `_row` cannot have made."""
+    for line, row in numbered_rows(root / PROMPTS):
+        try:
+            _check(row, line - 1)
+        except ValueError as error:
+            raise FolderError(f"{PROMPTS}: line {line}: {error}", "put back what stood there, or use another --out") from error
+        yield row
+
+
+def _check(row: Row, index: int) -> None:
+    text(row, "prompt")
+    text(row, "digest")
+    optional(text, row, "id")
+    inner(row, "extra")
+    if whole(row, "index") != index:
+        raise ValueError(f"index must be {index}, found {row['index']}")
+    unknown = [key for key in row if key not in _KEYS]
+    if unknown:
+        raise ValueError(f"there is no key {printable(unknown[0])!r} in such a row; known keys: {', '.join(_KEYS)}")
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("half of a surrogate pair: not valid text") from error
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:

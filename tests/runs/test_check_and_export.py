@@ -133,6 +133,21 @@ def test_geneval_and_imagefolder_say_what_is_shown(tmp_path):
     assert [(line["file_name"], line["text"]) for line in lines] == [("000000.png", "a/../b_c"), ("000002.png", "plain")]
 
 
+@pytest.mark.parametrize(("layout", "n", "rows"), [("dpg", 1, (0, 2)), ("dpg", 4, (0, 2))])
+@pytest.mark.parametrize("ids", [("a/b", "a b"), ("../x", "x"), ("é" * 120, "é" * 121), ("2", None), (" a", "a")])
+def test_rows_that_come_to_one_name_are_named_before_anything_is_written(tmp_path, monkeypatch, layout, n, rows, ids):
+    records = [{"prompt": f"prompt {i}"} for i in range(3)]
+    for row, identity in zip(rows, ids, strict=True):
+        records[row] |= {"id": identity} if identity else {}
+    monkeypatch.setattr("tests.runs.test_check_and_export.RECORDS", records)
+    out = draw(tmp_path, n)
+    with pytest.raises(FolderError, match=r"rows 0 and 2 of the prompts would both be .*\.png") as caught:
+        export_folder(out, tmp_path / "t", layout)
+    assert "--layout flat" in caught.value.hint
+    assert not (tmp_path / "t").exists()
+    assert export_folder(out, tmp_path / "flat", "flat").written == 3 * n
+
+
 def test_dpg_grid_holds_the_four_pictures(tmp_path):
     out = draw(tmp_path, 4)
     export_folder(out, tmp_path / "t", "dpg")

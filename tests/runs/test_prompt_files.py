@@ -265,3 +265,17 @@ def test_csv_and_json_lose_no_character(tmp_path_factory, wanted):
 
 def test_control_characters_are_escaped_for_people():
     assert printable("a\x1b[31m\u202e\u2028\n é 👩‍🎨") == "a\\x1b[31m\\u202e\\u2028\\n é 👩‍🎨"
+
+
+@pytest.mark.parametrize("name", ["p.txt", "p.tsv", "p.csv", "p.jsonl"])
+@pytest.mark.parametrize("length", [131_072, 131_073, 1_000_000])
+def test_a_prompt_may_be_as_long_as_it_is_in_any_format(tmp_path, name, length):
+    prompt = "x" * length
+    texts = {
+        "p.txt": prompt,
+        "p.tsv": f"prompt\tid\n{prompt}\t1",
+        "p.csv": f'prompt,id\n"{prompt}",1',
+        "p.jsonl": json.dumps(prompt),
+    }
+    (read_back,) = read(tmp_path, texts.get(name, prompt).encode(), name).prompts
+    assert read_back.text == prompt

@@ -1,12 +1,12 @@
 """Readers of JSON: jsonl and geneval (a record a line), json (a list) and coco (captions). Unknown keys are carried along."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from sjdvp.runs.prompts.found import Blank, Found, Problem, Row, at, find_column, missing_column
 from sjdvp.runs.prompts.lines import Line
+from sjdvp.runs.strict_json import load_json
 
 GENEVAL_KEYS = ("tag", "include")
 _OTHER_JSON = "a .json may also be one list of prompts, and a .jsonl has one object a line"
@@ -66,7 +66,7 @@ def _whole(lines: Iterable[Line]) -> tuple[Any, list[Problem]]:
 def parse_json(text: str) -> tuple[Any, str]:
     """Return the value and "", or None and what is wrong with the text. Strict: no key twice, finite numbers, valid Unicode."""
     try:
-        value = json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_not_finite, parse_float=_finite)
+        value = load_json(text, _no_key_twice)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         return None, "half of a surrogate pair (\\ud800 to \\udfff): not valid text"
@@ -75,8 +75,6 @@ def parse_json(text: str) -> tuple[Any, str]:
         return None, f"not valid JSON: {error.msg} at {line}column {error.colno}"
     except ValueError as error:
         return None, f"not valid JSON: {error}"
-    except RecursionError:
-        return None, "not valid JSON: nested too deeply"
     return value, ""
 
 
@@ -117,14 +115,3 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands twice in one object")
     return table
-
-
-def _not_finite(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is too large a number")
-    return number

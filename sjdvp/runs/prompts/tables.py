@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from sjdvp.runs.prompts.found import Blank, Found, Problem, Row, at, find_column, missing_column
 from sjdvp.runs.prompts.lines import Line
 
+_MOST_CHARACTERS = 2**31 - 1  # in a cell of csv, which Python limits to 131,072: as much as C can count everywhere
+
 
 def read_txt(lines: Iterable[Line], column: str | None) -> Iterator[Found]:
     """Read one prompt a line, as it stands: no quoting, no comments, no stripping."""
@@ -57,6 +59,7 @@ def read_csv(lines: Iterable[Line], column: str | None) -> Iterator[Found]:
 
 
 def _csv_rows(source: "_CsvLines") -> Iterator[tuple[int, list[str] | csv.Error]]:
+    csv.field_size_limit(_MOST_CHARACTERS)
     rows = csv.reader(source, strict=True)
     while True:
         first = source.number + 1
