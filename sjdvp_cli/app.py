@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sjdvp import __version__
-from sjdvp.errors import SjdvpError
+from sjdvp.errors import ConfigError, SjdvpError
 from sjdvp_cli.errors import explain, report
 from sjdvp_cli.options import at_home
 from sjdvp_cli.streams import StdoutError, prepare_streams, silence_stdout
@@ -120,6 +120,7 @@ def build() -> Any:
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line and return its exit code; only a bug raises."""
     try:
+        _refuse_empty(arguments)
         with build().make_context("sjdvp", list(arguments)) as context:
             code = context.command.invoke(context)
         sys.stdout.flush()
@@ -138,6 +139,14 @@ def run(arguments: Sequence[str]) -> int:
         return report(f"stdout cannot be written: {error.strerror}", "make room, or send it elsewhere", LOST_DATA)
     except KeyboardInterrupt:
         return report("interrupted", "", INTERRUPTED)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse what a variable that is not set leaves behind: as a folder, "" would be the one we are in. A prompt may be empty."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        if (word == "" and before != "--prompt") or (word.startswith("--") and word.endswith("=") and word != "--prompt="):
+            where = word.rstrip("=") or before or "the first argument"
+            raise ConfigError(f"{where}: nothing is given, only an empty text", "is a variable of the shell not set?")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Finished pictures in the folder shape that an evaluator wants: hard links, never a wrong pairing of prompt and picture."""
 
 import errno
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ def export_folder(out: Path, target: Path, layout: str) -> ExportReport:
         raise ConfigError(f"unknown layout {layout!r}", f"known layouts: {', '.join(LAYOUTS)}")
     if target.resolve().is_relative_to((out / IMAGES).resolve()):
         raise FolderError(f"{target} is where the run keeps its pictures", "export to another folder")
-    if target.exists() and not target.is_dir():
+    if os.path.isfile(target):  # noqa: PTH113 (that of Path fails where the folder cannot be read)
         raise FolderError(f"{target} is a file, not a folder", "export to a folder")
     left_out: list[str] = []
     items = list(evaluators.LAYOUTS[layout](list(_shown(out, left_out))))

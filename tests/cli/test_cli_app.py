@@ -168,3 +168,11 @@ def test_names_with_underscores_and_aliases_are_the_same_flags(sjdvp):
     lines = {sjdvp("profiles", "show", flag, "3").out for flag in ("--cfg-scale", "--cfg_scale", "--guidance_scale", "--cfg")}
     assert len(lines) == 1
     assert "sampling.cfg_scale\t3.0\tflag\n" in lines.pop()
+
+
+@pytest.mark.parametrize("line", [["check", ""], ["generate", "--prompt", "x", "-o", ""], ["generate", "--prompt", "x", "--out="]])
+def test_an_empty_argument_is_no_folder(sjdvp, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    result = sjdvp(*line)
+    assert (result.code, list(tmp_path.iterdir())) == (2, [])
+    assert "only an empty text" in result.err
