@@ -30,11 +30,18 @@ class _RowLayer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values [R, heads, W, head size] at the owner's slots; return the first `n_read` slots of the buffers."""
-        slots = self._owner.slots_RW.to(key_states.device)[:, None, :, None].expand_as(key_states)
-        self.keys.scatter_(2, slots, key_states)
-        self.values.scatter_(2, slots, value_states)
+        # Not by scatter_: in 16 bits on a CPU that copies the whole buffer (7B shapes: 54 ms a call instead of 0.1).
+        where = self._row_R1, self._owner.slots_RW.to(key_states.device)
+        self.keys.transpose(1, 2).index_put_(where, key_states.transpose(1, 2))
+        self.values.transpose(1, 2).index_put_(where, value_states.transpose(1, 2))
         n_read = self._owner.n_read
         return self.keys[:, :, :n_read], self.values[:, :, :n_read]
+
+    def allocate(self, n_rows: int, n_heads: int, head_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Make the buffers."""
+        example = torch.zeros(n_rows, n_heads, 1, head_size, dtype=dtype, device=device)
+        self.lazy_initialization(example, example)
+        self._row_R1 = torch.arange(n_rows, device=device)[:, None]
 
     def get_seq_length(self) -> int:
         return 0
@@ -57,8 +64,7 @@ class RowCache(Cache):
         self.row_layers = [_RowLayer(n_slots, self) for _ in devices]
         super().__init__(layers=list(self.row_layers))
         for layer, device in zip(self.row_layers, devices, strict=True):
-            example = torch.zeros(n_rows, n_heads, 1, head_size, dtype=dtype, device=device)
-            layer.lazy_initialization(example, example)
+            layer.allocate(n_rows, n_heads, head_size, dtype, device)
 
     def copy_rows(self, rows: list[int], other: "RowCache") -> None:
         """Overwrite the first slots of `rows` with the rows of a shorter cache."""

@@ -16,8 +16,9 @@ _MIN_PRODUCT_ROWS = 4
 
 # Attention looks at the first slots alone, in a few lengths. torch's CPU kernel goes through keys in blocks of 512, and a block
 # that is wholly masked changes no bit: with multiples of 512 a row does not notice how far the longest row of its batch has come.
-# (Multiples of 128 or 256 do not have this property: measured.)
-_SLOT_UNIT = 512
+# (Multiples of 128 or 256 do not have this property: measured.) In 16 bits and on GPUs the last bits depend on the batch anyway.
+_EXACT_UNIT = 512
+_FINE_UNIT = 128
 _MOST_LENGTHS = 8
 
 
@@ -34,7 +35,8 @@ class Forward:
         n_trunk = n_rows * self.n_branches
         self._width = max(window, -(-_MIN_PRODUCT_ROWS // n_trunk))
         n_slots = aligned(backbone.max_prompt + backbone.grid.length + self._width)
-        self._bucket = -(-n_slots // (_MOST_LENGTHS * _SLOT_UNIT)) * _SLOT_UNIT
+        unit = _EXACT_UNIT if backbone.device.type == "cpu" and backbone.dtype.itemsize >= 4 else _FINE_UNIT
+        self._bucket = -(-n_slots // (_MOST_LENGTHS * unit)) * unit
         self.lengths = tuple(min(end, n_slots) for end in range(self._bucket, n_slots + self._bucket, self._bucket))
         self._n_prompt = [0] * n_rows  # of the longer branch
         self._cache = backbone.new_cache(n_trunk, n_slots)
