@@ -163,7 +163,7 @@ def _bare_forward(engine: Engine) -> Step:
         return replace(state, bad_B=state.bad_B | logits_BWV[:, 0, 0].isnan())  # a forward that nobody reads is compiled away
 
     device, lengths = engine.backbone.device, engine.forward.lengths
-    look = make_step(engine.look, nothing_more, pick_mode(engine.config.run, device), device, len(lengths))
+    look = make_step(engine.look, nothing_more, pick_mode(engine.config, device), device, len(lengths))
     for n_slots in lengths:
         look(engine.state, n_slots)
     return look

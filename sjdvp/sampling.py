@@ -70,11 +70,8 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
 
 
 def race(weights: Tensor, exponential: Tensor) -> Tensor:
-    """Draw one code from each row of weights [..., V] by an exponential race: argmin E/w, which is argmax(log w + Gumbel).
-
-    Not by `argmin`: what torch 2.13 compiles for a CPU of it and the noise crashes.
-    """
-    return (exponential.to(weights.dtype) / weights).topk(1, largest=False).indices.squeeze(-1)
+    """Draw one code from each row of weights [..., V] by an exponential race: argmin E/w, which is argmax(log w + Gumbel)."""
+    return (exponential.to(weights.dtype) / weights).argmin(-1)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class Engine:
         self._places: dict[int, int] = {}  # busy row: the first position that is not committed
         self._warm = False
         self._aside = _stream_of_its_own(backbone.device)
-        mode = pick_mode(config.run, backbone.device)
+        mode = pick_mode(config, backbone.device)
         self._fast = make_step(self.look, self.decode, mode, backbone.device, len(self.forward.lengths))
         self.compile_s = 0.0 if mode == "eager" else self._prepare()
 

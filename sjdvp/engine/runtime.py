@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from sjdvp.config import RunSettings, StepMode
+from sjdvp.config import RunConfig, StepMode
 from sjdvp.decode.window import State
 from sjdvp.errors import DeviceError
 
@@ -18,11 +18,16 @@ Decode = Callable[[State, Tensor], State]  # verify, commit and draft, by the lo
 Step = Callable[[State, int], State]  # one after the other
 
 
-def pick_mode(run: RunSettings, device: torch.device) -> StepMode:
+def pick_mode(config: RunConfig, device: torch.device) -> StepMode:
     """Return how to run the step: auto is a graph on a GPU, where launches take longer than small kernels.
 
-    It is eager on a CPU, and where layers are shared out over several devices, which no graph here holds.
+    It is eager on a CPU, and where layers are shared out over several devices, which no graph here holds. Raises DeviceError for
+    what cannot be done.
     """
+    run, decoder = config.run, config.decoder
+    if run.step == "compile" and device.type == "cpu" and (decoder.verifier == "same-noise" or decoder.drafter == "gumbel"):
+        # Measured with torch 2.13: a crash in the kernel made of argmin and the noise of every code, or minutes of compiling.
+        raise DeviceError(f"run.step compile: not with the decoder {decoder.preset} on a CPU", "use run.step eager")
     if run.step == "graph" and device.type != "cuda":
         raise DeviceError(f"run.step graph: {device} has no CUDA graphs", "use eager or compile")
     if run.step == "auto":

@@ -18,6 +18,7 @@ def steps(options):
     loops = [
         (f"embedded, {options.step}", "float32", f"{decoder}, {window}", partial(small, decoder, window, step=options.step))
         for decoder, window in EMBEDDED
+        if options.step == "eager" or decoder != "ar"
     ]
     loops += [
         ("365 M", _name(dtype), f"{'best' if window > 1 else 'ar'}, {window}", partial(large, dtype, window))

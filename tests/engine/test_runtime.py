@@ -35,7 +35,7 @@ def backbone(folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("decoder", ["ar", "coupled-vp", "same-noise"])
+@pytest.mark.parametrize("decoder", ["coupled-vp"])
 def test_the_compiled_step_draws_the_same_pictures(backbone, decoder):
     plain = settings(decoder)
     compiled = replace(plain, run=RunSettings(step="compile"))
@@ -106,11 +106,18 @@ def test_a_step_on_a_gpu_stays_there(folder, decoder):
 
 
 def test_a_graph_needs_a_gpu():
-    assert pick_mode(RunSettings(), CPU) == "eager"
-    assert pick_mode(RunSettings(), torch.device("cuda")) == "graph"
-    assert pick_mode(RunSettings(device_map="auto"), torch.device("cuda")) == "eager"
+    def picked(decoder, device, **run):
+        return pick_mode(replace(settings(decoder), run=RunSettings(**run)), torch.device(device))
+
+    assert picked("sjd", "cpu") == "eager"
+    assert picked("sjd", "cuda") == "graph"
+    assert picked("sjd", "cuda", device_map="auto") == "eager"
     with pytest.raises(DeviceError, match="no CUDA graphs"):
-        pick_mode(RunSettings(step="graph"), CPU)
+        picked("sjd", "cpu", step="graph")
+    assert picked("sjd", "cpu", step="compile") == picked("ar", "cuda", step="compile") == "compile"
+    for decoder in ("ar", "same-noise-vp"):
+        with pytest.raises(DeviceError, match=f"not with the decoder {decoder} on a CPU"):
+            picked(decoder, "cpu", step="compile")
 
 
 def test_replay_keeps_one_state(backbone, monkeypatch):
