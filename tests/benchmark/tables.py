@@ -27,7 +27,7 @@ def steps(options):
     ]
     for *names, make in loops:
         loop = make()
-        reads = host_reads(loop.step)
+        reads = host_reads(loop.step) if options.step == "eager" else "–"  # counting would compile it anew
         time = in_turns(options.repeats, forward=partial(ms, loop.bare_forward), step=partial(ms, loop.step))
         rest = in_turns(options.repeats, outside=partial(outside, loop))["outside"]
         row(*names, time["forward"], time["step"], time["step"] / time["forward"], rest, passes(loop.engine), reads)
