@@ -10,7 +10,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sjdvp.backbones.emoji.recipe import evaluate, export, prompts
+from sjdvp.backbones.emoji.recipe import evaluate, export, prompts, relaxed
 from sjdvp.backbones.emoji.recipe.batches import N_PLACES, Source, corrupt, keep
 from sjdvp.backbones.emoji.recipe.captions import BOI, BOS, PAD, UNK, build_tokenizer, caption, held_out_pairs
 from sjdvp.backbones.emoji.recipe.codes import CLEAR, N_PATCH_CODES, build_table, k_means, place, to_features, to_patches
@@ -246,3 +246,12 @@ def test_the_palette_is_told_apart() -> None:
     apart = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + 1e9 * np.eye(len(colours))
     assert apart.min() > evaluate.FAR
     assert IMAGE_SIDE == 16 * 4
+
+
+def test_pictures_of_a_sweep_are_found_whatever_it_varies(tmp_path):
+    """A line has its settings in its name only where they differ between lines; its folder has them always."""
+    for name in ("sjd", "gsd,relax.group=3", "lantern,relax.scale=1", "lantern,relax.scale=2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "gsd,relax.group=3.seen.jsonl").touch()
+    for line, folder in (("sjd", "sjd"), ("gsd", "gsd,relax.group=3"), ("lantern,relax.scale=2", "lantern,relax.scale=2")):
+        assert relaxed.drawn_in(tmp_path, line).name == folder

@@ -59,6 +59,11 @@ def right_concepts(folder: Path, asks: list[prompts.Ask], concepts: evaluate.Flo
     return sum(row["concept"] for row in rows) / len(rows)
 
 
+def drawn_in(out: Path, decoder: str) -> Path:
+    """Return the folder of a line's pictures: its settings are in the folder's name, and not in the line where they do not vary."""
+    return next(folder for folder in (out / decoder, *out.glob(f"{decoder},*")) if folder.is_dir())
+
+
 def cells(row: dict[str, Any], concept: float) -> list[str]:
     """Return the line of one decoder, under `HEADINGS`."""
     found, gain = row["fidelity"], row["speedup_nfe"]["sjd"]
@@ -91,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     for sweep in options.sweeps.split(","):
         out = options.work / f"relaxed-{options.limit}-{options.window}" / sweep
         for row in draw(out, sweep, options)["decoders"]:
-            lines.append(tuple(cells(row, right_concepts(out / row["decoder"], asks, pictures))))
+            lines.append(tuple(cells(row, right_concepts(drawn_in(out, row["decoder"]), asks, pictures))))
     unique = dict.fromkeys(lines)
     sys.stdout.write("".join(f"| {' | '.join(line)} |\n" for line in unique))
     return 0
