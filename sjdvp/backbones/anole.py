@@ -11,6 +11,7 @@ from sjdvp.backbones.chameleon import load_chameleon
 from sjdvp.backbones.checkpoints import open_checkpoint
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.image_tokens import chameleon_codes
+from sjdvp.backbones.packed import packed
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.pixels.taming import CHAMELEON
 from sjdvp.backbones.place import Place
@@ -46,7 +47,7 @@ def open_anole(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter
         prompt=TokenPrompter(tokenizer, embeds_TD, "{prompt}", [bos], [separator, begin], lambda ids: [bos, begin]),
         code_embeds_VD=embeds_TD[codes.start : codes.stop],
         row_end_D=None,
-        head=network.head,
+        head=packed(network.head),
         pixel_decoder=TamingDecoder.load(open_checkpoint(pixel_file), CHAMELEON, place.device),
         truncate_pixels=True,
     )

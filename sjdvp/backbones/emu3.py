@@ -15,6 +15,7 @@ from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_chec
 from sjdvp.backbones.decoder_config import decoder_fields
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.image_tokens import emu3_codes
+from sjdvp.backbones.packed import packed
 from sjdvp.backbones.pixels import MovqDecoder
 from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import MAX_PROMPT, TokenPrompter
@@ -85,7 +86,7 @@ def open_emu3(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter:
         prompt=TokenPrompter(tokenizer, embeds_TD, "{prompt}" + POSITIVE, [bos], size, lambda ids: negative),
         code_embeds_VD=embeds_TD[codes.start : codes.stop],
         row_end_D=embeds_TD[end_of_line],
-        head=network.head,
+        head=packed(network.head),
         pixel_decoder=_open_pixels(weights.path, stored, config.pixels, place.device),
         truncate_pixels=True,
     )

@@ -11,17 +11,17 @@ A prompt is [bos] text [boi]; the unconditional branch is [bos] [boi], with posi
 """
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch.nn.functional import linear
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.checkpoints import Part, load_strict, read_safetensors
 from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.packed import packed
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.place import Place
 from sjdvp.backbones.prompter import TokenPrompter
@@ -70,7 +70,8 @@ def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = 
         pixel_decoder, read_safetensors(folder, "pixels"), f"the pixel decoder of {folder}", torch.float32, Place(place.device)
     )
     first, last = about["code_offset"], about["code_offset"] + about["n_codes"]
-    embeds_TD = model.get_input_embeddings().weight.detach()
+    embeds_TD, head = model.get_input_embeddings().weight.detach(), model.get_output_embeddings()
+    head.weight = nn.Parameter(head.weight[first:last], requires_grad=False)
     bos, boi = [about["bos_id"]], [about["boi_id"]]
     tokenizer = open_tokenizer(folder / "tokenizer.json")
     return Adapter(
@@ -82,7 +83,7 @@ def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = 
         prompt=TokenPrompter(tokenizer, embeds_TD, "{prompt}", bos, boi, lambda _: bos + boi, about["max_prompt_tokens"]),
         code_embeds_VD=embeds_TD[first:last],
         row_end_D=None,
-        head=partial(linear, weight=model.get_output_embeddings().weight.detach()[first:last]),
+        head=packed(head),
         pixel_decoder=pixel_decoder.eval().requires_grad_(False),
         truncate_pixels=False,
     )

@@ -16,6 +16,7 @@ from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
 from sjdvp.backbones.decoder_config import decoder_fields
 from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.packed import packed
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.pixels.taming import JANUS_HF, LLAMAGEN
 from sjdvp.backbones.place import Place
@@ -106,7 +107,7 @@ def open_janus(config: ModelConfig, place: Place, dtype: torch.dtype) -> Adapter
         ),
         code_embeds_VD=network.aligner(network.table.weight).detach(),
         row_end_D=None,
-        head=network.head,
+        head=packed(network.head),
         pixel_decoder=TamingDecoder.load(pixels, LLAMAGEN if original else JANUS_HF, place.device),
         truncate_pixels=True,
     )

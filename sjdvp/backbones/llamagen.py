@@ -20,6 +20,7 @@ from sjdvp.backbones import captions
 from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, renamed
 from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.packed import packed
 from sjdvp.backbones.pixels import TamingDecoder
 from sjdvp.backbones.pixels.taming import LLAMAGEN
 from sjdvp.backbones.place import Place
@@ -162,7 +163,7 @@ def _open(
             prompt=prompter,
             code_embeds_VD=network.decoder.embed_tokens.weight.detach(),
             row_end_D=None,
-            head=network.head,
+            head=packed(network.head),
             pixel_decoder=pixel_decoder,
             truncate_pixels=False,
         )

@@ -17,6 +17,7 @@ from sjdvp.backbones.chameleon import load_chameleon
 from sjdvp.backbones.checkpoints import open_checkpoint, read_json
 from sjdvp.backbones.grid import Grid
 from sjdvp.backbones.image_tokens import chameleon_codes
+from sjdvp.backbones.packed import packed
 from sjdvp.backbones.pixels import MovqDecoder, TamingDecoder
 from sjdvp.backbones.pixels.taming import CHAMELEON
 from sjdvp.backbones.place import Place
@@ -113,7 +114,7 @@ def _open(version: Version, config: ModelConfig, place: Place, dtype: torch.dtyp
         prompt=TokenPrompter(tokenizer, embeds_TD, template, [bos], [separator, *image], lambda ids: image),
         code_embeds_VD=embeds_TD[codes.start : codes.stop],
         row_end_D=embeds_TD[newline],
-        head=network.head,
+        head=packed(network.head),
         pixel_decoder=version.open_pixels(pixel_file, place.device),
         truncate_pixels=version.truncate_pixels,
     )

@@ -6,16 +6,15 @@ pictures. What is left out costs next to nothing (normalised queries, biases) or
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import linear
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.backbones.adapter import Adapter
 from sjdvp.backbones.grid import Grid
+from sjdvp.backbones.packed import packed
 from sjdvp.backbones.sizes import requested
 from sjdvp.backbones.trunk import Trunk
 from sjdvp.config import RunConfig
@@ -90,7 +89,8 @@ def open_stand_in(shape: Shape, config: RunConfig, device: torch.device, dtype: 
     noise = torch.Generator(device).manual_seed(0)
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)
-    embeds_VD, head_VD = (_fill(torch.empty(shape.n_codes, shape.hidden, device=device, dtype=dtype), noise) for _ in range(2))
+    head = nn.Linear(shape.hidden, shape.n_codes, bias=False, device=device, dtype=dtype).requires_grad_(False)
+    embeds_VD, head_VD = (_fill(weight, noise) for weight in (torch.empty_like(head.weight), head.weight.data))
     n_prompt = min(N_PROMPT, shape.max_prompt)
     branch = PromptRow(embeds_VD[:n_prompt], torch.ones(n_prompt, dtype=torch.bool, device=device))
     return Adapter(
@@ -102,7 +102,7 @@ def open_stand_in(shape: Shape, config: RunConfig, device: torch.device, dtype: 
         prompt=lambda text: Prompt(branch, branch, n_prompt, truncated=False),
         code_embeds_VD=embeds_VD,
         row_end_D=embeds_VD[0] if shape.row_end else None,
-        head=partial(linear, weight=head_VD),
+        head=packed(head),
         pixel_decoder=_NoPixels(head_VD),
         truncate_pixels=False,
     )

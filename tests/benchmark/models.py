@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import torch
-from torch.nn import Embedding
+from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.backbones import open_backbone
 from sjdvp.backbones.stand_in import Shape, open_stand_in
@@ -51,12 +51,13 @@ def large(dtype, window):
 
 @cache
 def published_trunk(dtype):
-    """Return a trunk and a head of the same shapes, with a table of the whole vocabulary and torch's attention."""
-    decoder = open_stand_in(LARGE, large_config("sjd", 1), CPU, dtype).trunk._decoder
-    head_VD = torch.empty(VOCABULARY.size, LARGE.hidden, dtype=dtype).normal_(0, 0.02)
-    decoder.set_input_embeddings(Embedding.from_pretrained(head_VD))
-    decoder.set_attn_implementation("sdpa")
-    return decoder, head_VD
+    """Return a trunk as transformers makes it and a head, of the same shapes, with a table of the whole vocabulary."""
+    settings = LlamaConfig(
+        vocab_size=VOCABULARY.size, hidden_size=LARGE.hidden, intermediate_size=LARGE.feed_forward,
+        num_hidden_layers=LARGE.n_layers, num_attention_heads=LARGE.n_heads, num_key_value_heads=LARGE.n_kv_heads,
+    )  # fmt: skip
+    decoder = LlamaModel(settings).to(dtype).eval().requires_grad_(False)
+    return decoder, decoder.embed_tokens.weight.detach().clone()
 
 
 def published(dtype, window):
