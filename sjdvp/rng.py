@@ -4,6 +4,7 @@ No generator, no call order: batch size, admission order, window, shards and res
 finaliser of SplitMix64 (Steele, Lea & Flood 2014) chained over the counters, in wrapping int64 arithmetic.
 """
 
+from copy import copy
 from enum import IntEnum
 
 import torch
@@ -80,15 +81,28 @@ class Noise:
 
     def __init__(self, key_B: Tensor, pos_BW: Tensor, step_B: Tensor) -> None:
         self._position_BW = _chain(key_B[:, None], pos_BW)
-        self._step_B1 = step_B[:, None]
-        self._uniform_PBW: Tensor | None = None
+        # All purposes at once: what takes time is to start so many small operations.
+        h_BW = _chain(self._position_BW, step_B[:, None])
+        strides = [_stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]
+        self._uniform_PBW = _unit(_mix(torch.stack([h_BW + stride for stride in strides])))
+
+    def first(self, width: int) -> "Noise":
+        """Return the numbers of the first columns."""
+        return self._part(self._position_BW[:, :width], self._uniform_PBW[..., :width])
+
+    def ahead(self, by_B: Tensor, width: int) -> "Noise":
+        """Return the numbers of `width` columns from by_B[b] on."""
+        column_BW = by_B[:, None] + torch.arange(width, device=by_B.device)
+        each_PBW = column_BW.expand(len(self._uniform_PBW), -1, -1)
+        return self._part(self._position_BW.gather(1, column_BW), self._uniform_PBW.gather(2, each_PBW))
+
+    def _part(self, position_BW: Tensor, uniform_PBW: Tensor) -> "Noise":
+        part = copy(self)
+        part._position_BW, part._uniform_PBW = position_BW, uniform_PBW
+        return part
 
     def uniform_BW(self, purpose: Purpose) -> Tensor:
         """Return one number in (0, 1) for each position of this step."""
-        if self._uniform_PBW is None:  # all purposes at once: what takes time is to start so many small operations
-            h_BW = _chain(self._position_BW, self._step_B1)
-            strides = [_stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]
-            self._uniform_PBW = _unit(_mix(torch.stack([h_BW + stride for stride in strides])))
         return self._uniform_PBW[purpose - Purpose.ACCEPT]
 
     def exponential_BWV(self, n_codes: int) -> Tensor:

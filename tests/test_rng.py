@@ -61,3 +61,14 @@ def test_fixed_noise_does_not_change_with_the_step_and_other_noise_does():
     early, late = Noise(rng.keys([1]), pos, torch.tensor([0])), Noise(rng.keys([1]), pos, torch.tensor([1]))
     assert torch.equal(early.exponential_BWV(9), late.exponential_BWV(9))
     assert not torch.equal(early.uniform_BW(Purpose.DRAFT), late.uniform_BW(Purpose.DRAFT))
+
+
+def test_a_part_of_the_noise_is_the_noise_of_that_part():
+    keys, steps, by = rng.keys([5, 6]), torch.tensor([3, 9]), torch.tensor([3, 1])
+    start = torch.tensor([[10], [20]])
+    whole = Noise(keys, start + torch.arange(6), steps)
+    for part, pos in ((whole.first(3), start + torch.arange(3)), (whole.ahead(by, 3), start + by[:, None] + torch.arange(3))):
+        alone = Noise(keys, pos, steps)
+        assert torch.equal(part.exponential_BWV(4), alone.exponential_BWV(4))
+        for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL):
+            assert torch.equal(part.uniform_BW(Purpose(purpose)), alone.uniform_BW(Purpose(purpose)))

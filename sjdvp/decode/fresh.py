@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from sjdvp.decode.window import Layout
+from sjdvp.decode.window import Layout, pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ def above(known: Known, pos_BW: Tensor) -> Tensor:
     stride, n_trail = known.layout.stride, known.trail_BRV.shape[1]
     missing_BW = (pos_BW - known.end_B[:, None]).clamp(min=0)
     source_BW = pos_BW - stride * (1 + missing_BW // stride)
-    index = source_BW.remainder(n_trail)[..., None].expand(-1, -1, known.trail_BRV.shape[-1])
-    return torch.where(source_BW[..., None] >= 0, known.trail_BRV.gather(1, index), 1 / known.layout.n_codes)
+    law_BWV = pick(known.trail_BRV, source_BW.remainder(n_trail))
+    return torch.where(source_BW[..., None] >= 0, law_BWV, 1 / known.layout.n_codes)
 
 
 def repeat(known: Known, pos_BW: Tensor) -> Tensor:

@@ -29,10 +29,12 @@ def rising(p_BWT: Tensor, past_BLWT: Tensor, age_BW: Tensor, rises: int) -> Tens
     return (newer_BLWT > past_BLWT[:, :rises]).all(1) & (age_BW >= rises)[..., None]
 
 
-def tilt(p_BWT: Tensor, gain_BWT: Tensor, clip: float) -> Tensor:
-    """Return p * exp(gain), scaled to the mass of p; |gain| is at most `clip` nats."""
-    tilted_BWT = p_BWT * gain_BWT.clamp(-clip, clip).exp()
-    return tilted_BWT * (p_BWT.sum(-1, keepdim=True) / tilted_BWT.sum(-1, keepdim=True).clamp(min=1e-30))
+def tilt(p_BWT: Tensor, gain_BWT: Tensor, factors: tuple[float, ...], clip: float) -> Tensor:
+    """Return p * exp(factor * gain) for each factor [B, K, W, T], scaled to the mass of p; an exponent is at most `clip` nats."""
+    gain_BKWT = torch.stack([factor * gain_BWT for factor in factors], 1)
+    tilted_BKWT = p_BWT[:, None] * gain_BKWT.clamp(-clip, clip).exp()
+    mass_B1W1 = p_BWT.sum(-1, keepdim=True)[:, None]
+    return tilted_BKWT * (mass_B1W1 / tilted_BKWT.sum(-1, keepdim=True).clamp(min=1e-30))
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Growth:
         c = self.config
         mean_BWT = (past_weights(past_BLWT, age_BW, c.decay) * past_BLWT).sum(1)
         gain_BWT = ((p_BWT + _FLOOR) / (mean_BWT + _FLOOR)).log() * rising(p_BWT, past_BLWT, age_BW, c.rises)
-        return torch.stack([tilt(p_BWT, beta * gain_BWT, c.clip) for beta in self.betas], 1)
+        return tilt(p_BWT, gain_BWT, self.betas, c.clip)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class History:
         c = self.config
         past_log_BWT = (past_weights(past_BLWT, age_BW, c.decay) * (past_BLWT + _FLOOR).log()).sum(1)
         moved_BWT = ((p_BWT + _FLOOR).log() - past_log_BWT) * (age_BW > 0)[..., None]
-        return torch.stack([tilt(p_BWT, pull * moved_BWT, c.clip) for pull in self.pulls], 1)
+        return tilt(p_BWT, moved_BWT, self.pulls, c.clip)
 
 
 @dataclass(frozen=True)

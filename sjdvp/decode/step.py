@@ -13,8 +13,8 @@ from sjdvp.config import SamplingConfig
 from sjdvp.decode.fresh import RULES, Known
 from sjdvp.decode.prior import rising
 from sjdvp.decode.verifiers import probability_of
-from sjdvp.decode.window import Layout, State, columns, shift, take
-from sjdvp.interfaces import Drafter, Prior, Verdict, Verifier
+from sjdvp.decode.window import Layout, State, ahead, columns, pick, take
+from sjdvp.interfaces import Drafter, Prior, Verifier
 from sjdvp.rng import Noise
 from sjdvp.sampling import laws, one_hot_where
 
@@ -90,50 +90,55 @@ def admit(decoder: Decoder, state: State, rows: list[int], logits_BV: Tensor, ke
 
 def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
     """Verify the window against the laws of `logits_BWV` [B, W, V], commit what stands, and draft the next window."""
-    layout = decoder.layout
-    col_W = columns(decoder.window, logits_BWV.device)
+    layout, window = decoder.layout, decoder.window
     step_B = state.step_B + (state.n_B < layout.length)
-    pos_BW = state.n_B[:, None] + col_W
-    p_BWV = laws(logits_BWV, layout.forced_at(pos_BW), decoder.sampling).to(state.q_BWV.dtype)
-    live_BW = (col_W < decoder.window - 1) & (pos_BW < layout.length)
+    # What belongs to an image position is made once for this window and for all places that the next one may have.
+    within_BX = state.n_B[:, None] + columns(2 * window, logits_BWV.device)
+    forced_BX, noise = layout.forced_at(within_BX), Noise(state.key_B, within_BX, step_B)
 
-    verdict = decoder.verifier(p_BWV, state.q_BWV, state.draft_BW, live_BW, Noise(state.key_B, pos_BW, step_B))
+    col_W, pos_BW, forced_BW = columns(window, logits_BWV.device), within_BX[:, :window], forced_BX[:, :window]
+    p_BWV = laws(logits_BWV, forced_BW, decoder.sampling).to(state.q_BWV.dtype)
+    live_BW = (col_W < window - 1) & (pos_BW < layout.length)
+    verdict = decoder.verifier(p_BWV, state.q_BWV, state.draft_BW, live_BW, noise.first(window))
     n_new_B = torch.minimum(verdict.accepted_B + 1, layout.length - state.n_B)
-    committed_BW = torch.where(col_W < verdict.accepted_B[:, None], state.draft_BW, verdict.token_B[:, None])
+    stands_BW, new_BW = col_W < verdict.accepted_B[:, None], col_W < n_new_B[:, None]
+    tested_BW = live_BW & (col_W <= verdict.accepted_B[:, None])  # up to and with the first that falls
+    committed_BW = torch.where(stands_BW, state.draft_BW, verdict.token_B[:, None])
+    looked_BW = new_BW & (state.age_BW > 0)
     judged = replace(
         state,
         step_B=step_B,
-        codes_BS=_write(state.codes_BS, pos_BW, committed_BW, col_W < n_new_B[:, None]),
-        stood_BS=_write(state.stood_BS, pos_BW, torch.ones_like(pos_BW), col_W < verdict.accepted_B[:, None]),
+        codes_BS=_write(state.codes_BS, pos_BW, committed_BW, new_BW),
+        stood_BS=_write(state.stood_BS, pos_BW, stands_BW.long(), new_BW),
         trail_BRV=_lay_trail(state.trail_BRV, pos_BW, p_BWV),
-        score_BK=_score(state, p_BWV, n_new_B),
-        tally_BT=state.tally_BT + _count(decoder, state, pos_BW, p_BWV, committed_BW, live_BW, verdict, n_new_B),
+        score_BK=_score(state, p_BWV, looked_BW),
+        tally_BT=state.tally_BT + _count(decoder, state, p_BWV, committed_BW, tested_BW, stands_BW, looked_BW, ~forced_BW),
         commits_BN=state.commits_BN.scatter_add(1, n_new_B[:, None], (n_new_B > 0).long()[:, None]),
         bad_B=state.bad_B | ((state.n_B < layout.length) & ~logits_BWV.isfinite().all(-1).all(-1)),
     )
-    return _redraft(decoder, judged, p_BWV, live_BW, n_new_B)
+    return _redraft(decoder, judged, p_BWV, live_BW, forced_BX, noise, n_new_B)
 
 
-def _redraft(decoder: Decoder, state: State, p_BWV: Tensor, live_BW: Tensor, n_new_B: Tensor) -> State:
+def _redraft(
+    decoder: Decoder, state: State, p_BWV: Tensor, live_BW: Tensor, forced_BX: Tensor, noise: Noise, n_new_B: Tensor
+) -> State:
     """Move the window forward by n_new_B and draw its drafts anew: the one place where a draft is drawn and its law is stored."""
-    layout, col_W = decoder.layout, columns(decoder.window, p_BWV.device)
-    fresh_BW = col_W + n_new_B[:, None] >= decoder.window
-    end_B = state.n_B + decoder.window
-    n_B = state.n_B + n_new_B
-    pos_BW = n_B[:, None] + col_W
-    q_BWV, draft_BW = shift(state.q_BWV, n_new_B), shift(state.draft_BW, n_new_B)
-    past_BLWV, age_BW = shift(state.past_BLWV, n_new_B, 2), shift(state.age_BW, n_new_B)
-    moved_BWV = shift(p_BWV, n_new_B)
+    window, col_W = decoder.window, columns(decoder.window, p_BWV.device)
+    moved_BW, source_BW = col_W + n_new_B[:, None], ahead(window, n_new_B)
+    fresh_BW = moved_BW >= window
+    pos_BW = state.n_B[:, None] + moved_BW
+    q_BWV, draft_BW, age_BW = pick(state.q_BWV, source_BW), state.draft_BW.gather(1, source_BW), state.age_BW.gather(1, source_BW)
+    moved_BWV, past_BLWV = pick(p_BWV, source_BW), pick(state.past_BLWV, source_BW, 2)
 
     law_BWV, forecast = _predict(decoder, state.score_BK, moved_BWV, past_BLWV, age_BW)
-    known = Known(p_BWV, state.draft_BW, state.trail_BRV, end_B, layout)
+    known = Known(p_BWV, state.draft_BW, state.trail_BRV, state.n_B + window, decoder.layout)
     law_BWV = torch.where(fresh_BW[..., None], RULES[decoder.fresh](known, pos_BW), law_BWV)
-    law_BWV = one_hot_where(layout.forced_at(pos_BW), law_BWV)
-    was_live_BW = shift(live_BW, n_new_B) & ~fresh_BW
-    draft_BW = decoder.drafter(law_BWV, q_BWV, draft_BW, was_live_BW, Noise(state.key_B, pos_BW, state.step_B))
+    law_BWV = one_hot_where(forced_BX.gather(1, moved_BW), law_BWV)
+    was_live_BW = live_BW.gather(1, source_BW) & ~fresh_BW
+    draft_BW = decoder.drafter(law_BWV, q_BWV, draft_BW, was_live_BW, noise.ahead(n_new_B, window))
     return replace(
         state,
-        n_B=n_B,
+        n_B=state.n_B + n_new_B,
         draft_BW=draft_BW,
         q_BWV=law_BWV,
         past_BLWV=torch.cat([moved_BWV[:, None], past_BLWV[:, :-1]], 1) if decoder.prior.n_laws else past_BLWV,
@@ -161,9 +166,10 @@ def _write(codes_BS: Tensor, pos_BW: Tensor, value_BW: Tensor, where_BW: Tensor)
 
 
 def _lay_trail(trail_BRV: Tensor, pos_BW: Tensor, p_BWV: Tensor) -> Tensor:
-    if trail_BRV.shape[1] == 0:
+    n_rows, n_trail, _ = trail_BRV.shape
+    if n_trail == 0:
         return trail_BRV
-    return trail_BRV.scatter(1, pos_BW.remainder(trail_BRV.shape[1])[..., None].expand_as(p_BWV), p_BWV)
+    return trail_BRV.index_put((columns(n_rows, pos_BW.device)[:, None], pos_BW.remainder(n_trail)), p_BWV)
 
 
 def total_variation(a: Tensor, b: Tensor) -> Tensor:
@@ -171,18 +177,12 @@ def total_variation(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).abs().sum(-1) / 2
 
 
-def _looked(state: State, n_new_B: Tensor) -> Tensor:
-    """Return which columns are committed now and had been looked at before [B, W]."""
-    return (columns(state.age_BW.shape[1], n_new_B.device) < n_new_B[:, None]) & (state.age_BW > 0)
-
-
-def _score(state: State, p_BWV: Tensor, n_new_B: Tensor) -> Tensor:
+def _score(state: State, p_BWV: Tensor, looked_BW: Tensor) -> Tensor:
     """Update the running distance between each candidate law of the last step and the law that came.
 
     Only positions committed now count: what is chosen for a later position never depends on that position's own draft. Candidates
     differ among the top codes alone, so the distance is taken there.
     """
-    looked_BW = _looked(state, n_new_B)
     p_BWT = p_BWV.gather(-1, state.top_BWT)
     missed_BK = (total_variation(state.guess_BKWT, p_BWT[:, None]) * looked_BW[:, None]).sum(-1)
     return state.score_BK * SCORE_MEMORY ** looked_BW.sum(-1, keepdim=True).to(missed_BK.dtype) + missed_BK
@@ -198,29 +198,25 @@ def _chosen(guess_BKWT: Tensor, score_BK: Tensor) -> Tensor:
 def _count(
     decoder: Decoder,
     state: State,
-    pos_BW: Tensor,
     p_BWV: Tensor,
     committed_BW: Tensor,
-    live_BW: Tensor,
-    verdict: Verdict,
-    n_new_B: Tensor,
+    tested_BW: Tensor,
+    stands_BW: Tensor,
+    looked_BW: Tensor,
+    open_BW: Tensor,
 ) -> Tensor:
     """Return this step's part of the tally: counts in the order of `Tally`, whose members torch.compile cannot take as an index.
 
-    Forced positions do not count: nothing about them is decided.
+    Only open positions count: about a forced one nothing is decided.
     """
-    accepted_B1, col_W = verdict.accepted_B[:, None], columns(decoder.window, pos_BW.device)
-    open_BW = ~decoder.layout.forced_at(pos_BW)
-    counts_B = [(live_BW & open_BW & (col_W <= accepted_B1)).sum(-1), (open_BW & (col_W < accepted_B1)).sum(-1)]
+    counted, sums = [tested_BW, stands_BW], []
     if decoder.predicts:
-        looked_BW = _looked(state, n_new_B) & open_BW
-        last_BWV = state.past_BLWV[:, 0]
+        last_BWV, looked_BW = state.past_BLWV[:, 0], looked_BW & open_BW
         grew_BW = probability_of(p_BWV, committed_BW) > probability_of(last_BWV, committed_BW)
+        counted += [looked_BW, looked_BW & grew_BW]
+        apart_BTW = torch.stack([total_variation(last_BWV, p_BWV), total_variation(state.q_BWV, p_BWV)], 1)
         rose_BWT = state.rose_BWT & looked_BW[..., None]
         again_BWT = rose_BWT & (p_BWV.gather(-1, state.top_BWT) > last_BWV.gather(-1, state.top_BWT))
-        tv_plain_BW, tv_prior_BW = total_variation(last_BWV, p_BWV), total_variation(state.q_BWV, p_BWV)
-        counts_B += [looked_BW.sum(-1), (grew_BW & looked_BW).sum(-1)]
-        counts_B += [(tv_plain_BW * looked_BW).sum(-1), (tv_prior_BW * looked_BW).sum(-1)]
-        counts_B += [rose_BWT.sum((-1, -2)), again_BWT.sum((-1, -2))]
-    counts_BT = torch.stack([count_B.to(state.tally_BT.dtype) for count_B in counts_B], -1)
+        sums = [(apart_BTW * looked_BW[:, None]).sum(-1), torch.stack([rose_BWT, again_BWT], 1).sum((-1, -2))]
+    counts_BT = torch.cat([(torch.stack(counted, 1) & open_BW[:, None]).sum(-1), *sums], -1).to(state.tally_BT.dtype)
     return pad(counts_BT, (0, state.tally_BT.shape[1] - counts_BT.shape[1]))
