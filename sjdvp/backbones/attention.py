@@ -16,7 +16,7 @@ NAME = "sjdvp_sdpa"
 def grouped_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Attend with queries [R, heads, W, D] to keys and values [R, kv heads, C, D] where the boolean mask [R, 1, W, C] allows it.
+    """Attend with queries [R, heads, W, D] to keys and values [R, kv heads, C, D] under the mask [R, 1, W, C] that is added.
 
     Returns [R, W, heads, D] and no weights, as transformers expects.
     """

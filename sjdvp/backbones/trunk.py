@@ -1,12 +1,13 @@
 """The one place that touches transformers' internals: a decoder-only transformer stepped with our own positions, mask and cache.
 
-Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a boolean mask [R, 1, W, C]
-and `cache`: Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The mask stays boolean and the attention is ours: transformers'
-eager attention adds a boolean mask as numbers, without an error.
+Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a mask [R, 1, W, C] and `cache`:
+Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The attention is ours, and reads a mask of numbers that are added.
 """
 
+import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -56,9 +57,11 @@ class Trunk:
     def __call__(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: RowCache) -> Tensor:
         """Return the hidden states [R, W, D]; keys and values are written at `slots_RW`, which are also the rotary positions.
 
-        The mask may be shorter than the cache: the slots beyond it are not looked at.
+        The boolean mask may be shorter than the cache: the slots beyond it are not looked at.
         """
         cache.slots_RW, cache.n_read = slots_RW, mask_R1WC.shape[-1]
-        output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=mask_R1WC, cache=cache, use_cache=True)
+        # Torch's attention would turn a boolean mask into numbers itself, in every layer anew.
+        added_R1WC = torch.zeros_like(mask_R1WC, dtype=self.dtype).masked_fill_(~mask_R1WC, -math.inf)
+        output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=added_R1WC, cache=cache, use_cache=True)
         hidden: Tensor = output.last_hidden_state
         return hidden

@@ -10,15 +10,15 @@ from sjdvp.cache import aligned
 from sjdvp.interfaces import Backbone, Prompt, PromptRow
 from sjdvp.sampling import merge_guidance
 
-# Matrix products of 4 rows and more give each row the same bits whatever the number of rows (measured: MKL, float32); with fewer
-# rows other kernels run. So a narrow window is padded, and a picture does not depend on the batch size.
+# Matrix products of 4 rows and more give each row the same bits whatever the number of rows (measured in float32: MKL from 4 on,
+# oneDNN from 2 on); with fewer rows other kernels run. So a narrow window is padded, and a picture does not depend on the batch size.
 _MIN_PRODUCT_ROWS = 4
 
 # Attention looks at the first slots alone, in a few lengths. torch's CPU kernel goes through keys in blocks of 512, and a block
 # that is wholly masked changes no bit: with multiples of 512 a row does not notice how far the longest row of its batch has come.
 # (Multiples of 128 or 256 do not have this property: measured.) In 16 bits and on GPUs the last bits depend on the batch anyway.
 _EXACT_UNIT = 512
-_FINE_UNIT = 128
+_FINE_UNIT = 64
 _MOST_LENGTHS = 8
 
 
@@ -36,8 +36,8 @@ class Forward:
         self._width = max(window, -(-_MIN_PRODUCT_ROWS // n_trunk))
         n_slots = aligned(backbone.max_prompt + backbone.grid.length + self._width)
         unit = _EXACT_UNIT if backbone.device.type == "cpu" and backbone.dtype.itemsize >= 4 else _FINE_UNIT
-        self._bucket = -(-n_slots // (_MOST_LENGTHS * unit)) * unit
-        self.lengths = tuple(min(end, n_slots) for end in range(self._bucket, n_slots + self._bucket, self._bucket))
+        apart = -(-n_slots // (_MOST_LENGTHS * unit)) * unit
+        self.lengths = tuple(min(end, n_slots) for end in range(apart, n_slots + apart, apart))
         self._n_prompt = [0] * n_rows  # of the longer branch
         self._cache = backbone.new_cache(n_trunk, n_slots)
         self._start_R = torch.zeros(n_trunk, dtype=torch.int64, device=backbone.device)
