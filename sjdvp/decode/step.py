@@ -128,7 +128,8 @@ def _redraft(
     fresh_BW = moved_BW >= window
     pos_BW = state.n_B[:, None] + moved_BW
     q_BWV, draft_BW, age_BW = pick(state.q_BWV, source_BW), state.draft_BW.gather(1, source_BW), state.age_BW.gather(1, source_BW)
-    moved_BWV, past_BLWV = pick(p_BWV, source_BW), pick(state.past_BLWV, source_BW, 2)
+    moved_BWV = pick(p_BWV, source_BW)
+    past_BLWV = pick(state.past_BLWV, source_BW, 2) if decoder.prior.n_laws else state.past_BLWV
 
     law_BWV, forecast = _predict(decoder, state.score_BK, moved_BWV, past_BLWV, age_BW)
     known = Known(p_BWV, state.draft_BW, state.trail_BRV, state.n_B + window, decoder.layout)

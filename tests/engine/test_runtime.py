@@ -35,7 +35,7 @@ def backbone(folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("decoder", ["coupled-vp"])
+@pytest.mark.parametrize("decoder", ["sjd", "coupled-vp"])
 def test_the_compiled_step_draws_the_same_pictures(backbone, decoder):
     plain = settings(decoder)
     compiled = replace(plain, run=RunSettings(step="compile"))
