@@ -1,7 +1,7 @@
 """The one place that touches transformers' internals: a decoder-only transformer stepped with our own positions, mask and cache.
 
-Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a mask [R, 1, W, C] and `cache`:
-Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The attention is ours, and reads a mask of numbers that are added.
+Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a mask [R, 1, W, C] of numbers
+that are added, and `cache`: Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The attention is ours.
 """
 
 import math

@@ -10,8 +10,8 @@ from sjdvp.cache import aligned
 from sjdvp.interfaces import Backbone, Prompt, PromptRow
 from sjdvp.sampling import merge_guidance
 
-# Matrix products of 4 rows and more give each row the same bits whatever the number of rows (measured in float32: MKL from 4 on,
-# oneDNN from 2 on); with fewer rows other kernels run. So a narrow window is padded, and a picture does not depend on the batch size.
+# Matrix products of 4 rows and more give each row the same bits whatever the number of rows (measured: oneDNN from 2 on, MKL in
+# float32 from 4 on); with fewer rows other kernels run. So a narrow window is padded, and a picture does not depend on the batch.
 _MIN_PRODUCT_ROWS = 4
 
 # Attention looks at the first slots alone, in a few lengths. torch's CPU kernel goes through keys in blocks of 512, and a block

@@ -3,11 +3,11 @@
     steps      a step over the bare forward, both models          about 3 minutes (bfloat16 two of them)
     published  our step against a loop in the published style     about 4 minutes (bfloat16 three of them)
     latency    one image: the best lossless preset against ar     about 3 minutes (bfloat16 two of them)
-    images     images a second over batch and window              about 8 minutes; --batches 4,8 --image-windows 4 for a few points
+    images     images a second over batch and window              about 15 minutes; --batches 4,8 --image-windows 4 for a few points
     start      start-up of the command line                       about 2 minutes
 
-The times are for one quiet core without bfloat16 units. The time of one thread is its processor seconds: what a clock shows on a
-machine with nothing else to do, and nearly the same on a busy one.
+The time of one thread is its processor seconds: what a clock shows on a machine with nothing else to do, and nearly the same on a
+busy one.
 """
 
 import argparse
@@ -32,12 +32,12 @@ def dtypes(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", metavar="TABLE", choices=[*TABLES, []], help="default: all")
-    parser.add_argument("--dtypes", type=dtypes, default="float32,bfloat16", help="of the large trunk")
+    parser.add_argument("--dtypes", type=dtypes, default="float32,bfloat16", help="of the large trunk, and of images")
     parser.add_argument("--windows", type=numbers, default="16,32", help="of steps, published and latency")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--batches", type=numbers, default="1,4,8,16,32", help="of images; empty: only generate")
-    parser.add_argument("--image-windows", type=numbers, default="1,4,8,16,32", help="of images")
-    parser.add_argument("--generate", type=numbers, default="1,8,16,32", help="batches of transformers' generate; empty: none")
+    parser.add_argument("--batches", type=numbers, default="1,8,32,48", help="of images; empty: only generate")
+    parser.add_argument("--image-windows", type=numbers, default="1,4,8,16", help="of images")
+    parser.add_argument("--generate", type=numbers, default="1,8,32,96", help="batches of transformers' generate; empty: none")
     parser.add_argument("--step", choices=["eager", "compile"], default="eager", help="form of the step of the embedded model")
     parser.add_argument("--threads", type=int, default=1, help="with more than one, times are the wall's: on a quiet machine only")
     options = parser.parse_args()

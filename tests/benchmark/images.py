@@ -1,59 +1,75 @@
 """Figure 3: images a second of the embedded model, over batch sizes and windows, beside transformers' `generate`."""
 
 import json
+from functools import partial
 
 import torch
 from transformers import LlamaForCausalLM
 
 from sjdvp.backbones.generic import EMBEDDED
 from tests.benchmark.models import small, small_backbone
-from tests.benchmark.timing import clock, head, ms, row
+from tests.benchmark.timing import clock, head, in_turns, ms, row
 
 
 def images(options):
-    """Print the cheapest settings first, then the ratio of the best."""
-    columns = ("", "batch", "window", "images/s", "codes a step and row")
-    head(f"Images a second, embedded model, pixels left out, step {options.step}", *columns)
-    theirs = {batch: generated(batch) for batch in options.generate}
-    for batch, rate in theirs.items():
-        row("transformers `generate`", batch, "–", rate, 1.0)
-    ours = {}
-    for batch, window in sorted(
-        ((b, w) for b in options.batches for w in options.image_windows), key=lambda bw: (bw[0] * bw[1], bw)
-    ):
-        decoder = "best" if window > 1 else "ar"
-        ours[batch, window], codes = drawn(decoder, window, batch, options.step)
-        row(f"ours, {decoder}", batch, window, ours[batch, window], codes)
-    if theirs and ours:
-        (batch, window), their_batch = max(ours, key=ours.get), max(theirs, key=theirs.get)
-        ratio = ours[batch, window] / theirs[their_batch]
-        print(
-            f"\nBest of ours (batch {batch}, window {window}) over best of `generate` (batch {their_batch}): {ratio:.2f}",
-            flush=True,
-        )
+    """Print the cheapest settings first, then the best of either side in turns."""
+    head(
+        f"Images a second, embedded model, pixels left out, step {options.step}",
+        "dtype", "", "batch", "window", "images/s", "codes a step and row",
+    )  # fmt: skip
+    for dtype in options.dtypes:
+        name = str(dtype).removeprefix("torch.")
+        theirs, ours = {}, {}
+        for batch in options.generate:
+            theirs[batch] = 1 / generated(batch, dtype)
+            row(name, "transformers `generate`", batch, "–", theirs[batch], 1.0)
+        for batch, window in sorted(
+            ((b, w) for b in options.batches for w in options.image_windows), key=lambda bw: (bw[0] * bw[1], bw)
+        ):
+            seconds, codes = drawn(batch, window, dtype, options.step)
+            ours[batch, window] = 1 / seconds
+            row(name, f"ours, {_decoder(window)}", batch, window, ours[batch, window], codes)
+        if theirs and ours:
+            _beside(max(theirs, key=theirs.get), max(ours, key=ours.get), dtype, options)
 
 
-def drawn(decoder, window, n_rows, step):
-    """Return images a second and codes a step and row. Counted until a row ends: the engine would fill it again at once."""
-    loop = small(decoder, window, n_rows, step)
-    length, n_steps, started = small_backbone().grid.length, 0, clock()
+def _beside(their_batch, point, dtype, options):
+    """Compare the best of ours with the best of `generate`, in turns."""
+    measures = {"theirs": partial(generated, their_batch, dtype), "ours": lambda: drawn(*point, dtype, options.step)[0]}
+    seconds = in_turns(options.repeats, **measures)
+    spread = {name: f"{1 / time:.2f} ± {time.iqr / time**2:.2f}" for name, time in seconds.items()}
+    print(
+        f"\n{options.repeats} in turns: ours (batch {point[0]}, window {point[1]}) {spread['ours']}, "
+        f"`generate` (batch {their_batch}) {spread['theirs']}, ratio {seconds['theirs'] / seconds['ours']:.2f}\n",
+        flush=True,
+    )
+
+
+def _decoder(window):
+    return "best" if window > 1 else "ar"
+
+
+def drawn(n_rows, window, dtype, step):
+    """Return seconds an image and codes a step and row. Counted until a row ends: the engine would fill it again at once."""
+    loop = small(_decoder(window), window, n_rows, step, dtype)
+    length, n_steps, started = small_backbone(dtype).grid.length, 0, clock()
     loop.seat()
     while max(loop.places) < length:
         loop.step()
         n_steps += 1
     codes = sum(loop.places)
-    return codes / length / (clock() - started), codes / n_steps / n_rows
+    return (clock() - started) * length / codes, codes / n_steps / n_rows
 
 
-def generated(batch):
-    """Return images a second of `generate` with its own guidance."""
-    model = LlamaForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
+def generated(batch, dtype):
+    """Return seconds an image of `generate` with its own guidance."""
+    model = LlamaForCausalLM.from_pretrained(EMBEDDED, dtype=dtype)
     about = json.loads((EMBEDDED / "sjdvp.json").read_text())
     codes = range(about["code_offset"], about["code_offset"] + about["n_codes"])
-    prompt, length = torch.full((batch, 8), about["boi_id"]), small_backbone().grid.length
+    prompt, length = torch.full((batch, 8), about["boi_id"]), small_backbone(dtype).grid.length
     settings = dict(
         do_sample=True, temperature=0.8, top_k=0, guidance_scale=1.5, max_new_tokens=length, min_new_tokens=length,
         suppress_tokens=[i for i in range(model.config.vocab_size) if i not in codes], pad_token_id=0,
     )  # fmt: skip
     with torch.inference_mode():
-        return 1e3 * batch / ms(lambda: model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings))
+        return 1e-3 / batch * ms(lambda: model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings))

@@ -25,13 +25,12 @@ def small_config(decoder, window, **more):
 
 
 @cache
-def small_backbone():
-    config = small_config("ar", 1)
-    return open_backbone(config.model, CPU, torch.float32)
+def small_backbone(dtype):
+    return open_backbone(small_config("ar", 1).model, CPU, dtype)
 
 
-def small(decoder, window, n_rows=1, step="auto"):
-    return OurLoop(small_backbone(), small_config(decoder, window, **{"run.step": step}), n_rows)
+def small(decoder, window, n_rows=1, step="auto", dtype=torch.float32):
+    return OurLoop(small_backbone(dtype), small_config(decoder, window, **{"run.step": step}), n_rows)
 
 
 def large_config(decoder, window):
