@@ -142,10 +142,15 @@ def _redraft(
         n_B=state.n_B + n_new_B,
         draft_BW=draft_BW,
         q_BWV=law_BWV,
-        past_BLWV=torch.cat([moved_BWV[:, None], past_BLWV[:, :-1]], 1) if decoder.prior.n_laws else past_BLWV,
+        past_BLWV=_remember(moved_BWV, past_BLWV) if decoder.prior.n_laws else past_BLWV,
         age_BW=torch.where(fresh_BW, 0, (age_BW + 1).clamp(max=max(past_BLWV.shape[1], 1))),
         **forecast,
     )
+
+
+def _remember(p_BWV: Tensor, past_BLWV: Tensor) -> Tensor:
+    # In three dimensions: the four of a stack of laws torch.compile takes for pictures, and lays them out channels last.
+    return torch.cat([p_BWV, past_BLWV[:, :-1].flatten(1, 2)], 1).view_as(past_BLWV)
 
 
 def _predict(

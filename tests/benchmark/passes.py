@@ -6,7 +6,7 @@ from torch.utils._pytree import tree_leaves
 
 from sjdvp.decode.step import decode_step
 
-_VIEWS = {"view", "expand", "unsqueeze", "squeeze", "slice", "select", "permute", "alias", "_unsafe_view", "transpose"}
+_VIEWS = {"view", "view_as", "flatten", "expand", "expand_as", "unsqueeze", "squeeze", "slice", "select", "permute", "alias"}
 
 
 class Passes(TorchDispatchMode):
