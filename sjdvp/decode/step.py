@@ -74,7 +74,7 @@ def admit(decoder: Decoder, state: State, rows: list[int], logits_BV: Tensor, ke
     no_draft_B1 = torch.zeros_like(pos_B1, dtype=torch.bool)
     verdict = decoder.verifier(p_B1V, torch.zeros_like(p_B1V), pos_B1, no_draft_B1, Noise(key_B, pos_B1, pos_B1[:, 0]))
     state.codes_BS[rows, 0] = verdict.token_B
-    state.bad_B[rows] = ~logits_BV.isfinite().all(-1)
+    state.bad_B[rows] = ~_finite(logits_BV[:, None])
     state.n_B[rows] = 1
     if state.trail_BRV.shape[1]:
         state.trail_BRV[rows, 0] = p_B1V[:, 0]
@@ -114,7 +114,7 @@ def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
         score_BK=_score(state, p_BWV, looked_BW),
         tally_BT=state.tally_BT + _count(decoder, state, p_BWV, committed_BW, tested_BW, stands_BW, looked_BW, ~forced_BW),
         commits_BN=state.commits_BN.scatter_add(1, n_new_B[:, None], (n_new_B > 0).long()[:, None]),
-        bad_B=state.bad_B | ((state.n_B < layout.length) & ~logits_BWV.isfinite().all(-1).all(-1)),
+        bad_B=state.bad_B | ((state.n_B < layout.length) & ~_finite(logits_BWV)),
     )
     return _redraft(decoder, judged, p_BWV, live_BW, forced_BX, noise, n_new_B)
 
@@ -165,6 +165,11 @@ def _predict(
     law_BWV = p_BWV.scatter(-1, top_BWT, _chosen(guess_BKWT, score_BK))
     rose_BWT = rising(p_BWT, past_BLWT, age_BW, min(decoder.rises, past_BLWT.shape[1]))
     return law_BWV, {"top_BWT": top_BWT, "rose_BWT": rose_BWT, "guess_BKWT": guess_BKWT}
+
+
+def _finite(logits_BWV: Tensor) -> Tensor:
+    """Return whose logits are finite: a sum shows it, in one pass."""
+    return logits_BWV.sum((-1, -2), dtype=torch.float32).isfinite()
 
 
 def _write(codes_BS: Tensor, pos_BW: Tensor, value_BW: Tensor, where_BW: Tensor) -> Tensor:

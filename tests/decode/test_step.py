@@ -64,11 +64,14 @@ def test_an_idle_row_does_nothing():
     assert new.tally_BT[1].sum() == 0 and new.commits_BN[1].sum() == 0
 
 
-def test_logits_that_are_not_finite_fail_their_row_alone():
+@pytest.mark.parametrize("values", [["nan"], ["inf"], ["-inf"], ["inf", "-inf"], ["1e30", "nan"]])
+def test_logits_that_are_not_finite_fail_their_row_alone(values):
     the_decoder, state = started(("coupled", "above", "adaptive"), window=3)
     logits = MODEL.window_logits(state, 3).float()
+    logits[1, 0, 0], logits[1, 2, 1] = 3e37, -3e37  # large, and finite
     clean = decode_step(the_decoder, state, logits)
-    logits[2, 1, 0] = float("nan")
+    for column, value in enumerate(values):
+        logits[2, column, 0] = float(value)
     dirty = decode_step(the_decoder, state, logits)
     assert dirty.bad_B.tolist() == [False, False, True, False]
     for a, b in zip(clean.tensors(), dirty.tensors(), strict=True):
