@@ -1,8 +1,9 @@
 """The shapes and the contracts that the rooms share.
 
 Dimension key (suffix of every tensor whose shape is known):
-    B rows (images in flight) · W window · V image codes · T the most probable · S image positions · L past laws · K candidates ·
-    R rows of the trunk (B, or 2B with guidance: conditional rows first) · P prompt tokens · C cache slots · D hidden size
+    B rows (images in flight) · W window · X two windows, 2W · V image codes · T the most probable · S image positions ·
+    L past laws · K candidates · R rows of the trunk (B, or 2B with guidance: conditional rows first) · P prompt tokens ·
+    C cache slots · D hidden size
 
 A window of row b starts at image position n_B[b], the first that is not committed. Column w stands for position n + w: its law is
 p_BWV[b, w], its draft draft_BW[b, w]. The last column is never drafted: its law gives the bonus draw.
