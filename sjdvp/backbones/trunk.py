@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sjdvp.backbones import attention
+from sjdvp.backbones.norms import with_fused_norms
 from sjdvp.backbones.packed import packed
 from sjdvp.backbones.place import compute_there
 from sjdvp.cache import RowCache
@@ -28,7 +29,7 @@ class Trunk:
         """
         config: Any = decoder.config
         decoder.set_attn_implementation(attention.NAME)
-        self._decoder: Any = packed(decoder.eval().requires_grad_(False))
+        self._decoder: Any = packed(with_fused_norms(decoder.eval().requires_grad_(False)))
         self._n_heads = config.num_key_value_heads
         self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         example = next(decoder.parameters())
