@@ -16,14 +16,16 @@ NAME = "sjdvp_sdpa"
 def grouped_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Attend with queries [R, heads, W, D] to keys and values [R, kv heads, C, D].
+    """Attend with queries [R, heads, W, D] to keys and values [R, kv heads, C, D] under the mask [R, 1, W, C] that is added.
 
-    The mask is added; it is [R, 1, heads / kv heads * W, C], repeated for the query heads that share keys. Returns [R, W, heads, D]
-    and no weights, as transformers expects.
+    Returns [R, W, heads, D] and no weights, as transformers expects.
     """
     n_rows, n_heads, window, size = query.shape
-    query = query.reshape(n_rows, key.shape[1], -1, size)
-    out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
+    n_kv = key.shape[1]
+    group = n_heads // n_kv
+    query = query.reshape(n_rows, n_kv, group * window, size)
+    mask = attention_mask[:, :, None].expand(-1, -1, group, -1, -1).reshape(n_rows, 1, group * window, -1)
+    out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     return out.reshape(n_rows, n_heads, window, size).transpose(1, 2).contiguous(), None
 
 

@@ -1,7 +1,7 @@
 """The one place that touches transformers' internals: a decoder-only transformer stepped with our own positions, mask and cache.
 
-Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a mask of numbers that are
-added, and `cache`: Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The attention is ours.
+Works with any transformers 5.24 decoder whose forward takes `inputs_embeds`, `position_ids` [R, W], a mask [R, 1, W, C] of numbers
+that are added, and `cache`: Llama, Qwen, Chameleon, Emu3 (backbones.md section 10). The attention is ours.
 """
 
 import math
@@ -31,7 +31,6 @@ class Trunk:
         decoder.set_attn_implementation(attention.NAME)
         self._decoder: Any = packed(with_fused_norms(decoder.eval().requires_grad_(False)))
         self._n_heads = config.num_key_value_heads
-        self._n_sharing = config.num_attention_heads // self._n_heads  # query heads that share keys
         self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         example = next(decoder.parameters())
         self.device, self.dtype = example.device, example.dtype
@@ -62,8 +61,8 @@ class Trunk:
         The boolean mask may be shorter than the cache: the slots beyond it are not looked at.
         """
         cache.slots_RW, cache.n_read = slots_RW, mask_R1WC.shape[-1]
-        # Once for all layers: torch's attention would turn a boolean mask into numbers in each of them.
-        added = torch.zeros_like(mask_R1WC, dtype=self.dtype).masked_fill_(~mask_R1WC, -math.inf).repeat(1, 1, self._n_sharing, 1)
-        output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=added, cache=cache, use_cache=True)
+        # Torch's attention would turn a boolean mask into numbers itself, in every layer anew.
+        added_R1WC = torch.zeros_like(mask_R1WC, dtype=self.dtype).masked_fill_(~mask_R1WC, -math.inf)
+        output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=added_R1WC, cache=cache, use_cache=True)
         hidden: Tensor = output.last_hidden_state
         return hidden
