@@ -14,7 +14,7 @@ from sjdvp.engine.footprint import most_rows
 from sjdvp.engine.loading import load_backbone
 from sjdvp.engine.memory import release_memory
 
-_WINDOWS = (4, 8, 16, 32)
+_WINDOWS = (8, 16, 32)
 _STEPS = 48  # about one image of the embedded model, the first rows of a large one
 
 

@@ -4,6 +4,7 @@ No generator, no call order: batch size, admission order, window, shards and res
 finaliser of SplitMix64 (Steele, Lea & Flood 2014) chained over the counters, in wrapping int64 arithmetic.
 """
 
+from collections.abc import Callable
 from copy import copy
 from enum import IntEnum
 
@@ -80,32 +81,43 @@ class Noise:
     """The numbers of one step: row b, column w belong to image position pos_BW[b, w] at that row's own step step_B[b]."""
 
     def __init__(self, key_B: Tensor, pos_BW: Tensor, step_B: Tensor) -> None:
-        self._position_BW = _chain(key_B[:, None], pos_BW)
-        # All purposes at once: what takes time is to start so many small operations.
-        h_BW = _chain(self._position_BW, step_B[:, None])
-        strides = [_stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]
-        self._uniform_PBW = _unit(_mix(torch.stack([h_BW + stride for stride in strides])))
+        self._all = _Numbers(_chain(key_B[:, None], pos_BW), step_B)
+        self._own: Callable[[Tensor], Tensor] = lambda t: t  # the columns of all that are this object's
 
     def first(self, width: int) -> "Noise":
         """Return the numbers of the first columns."""
-        return self._part(self._position_BW[:, :width], self._uniform_PBW[..., :width])
+        return self._part(lambda t_BW: t_BW[:, :width])
 
-    def ahead(self, by_B: Tensor, width: int) -> "Noise":
+    def after(self, by_B: Tensor, width: int) -> "Noise":
         """Return the numbers of `width` columns from by_B[b] on."""
         column_BW = by_B[:, None] + torch.arange(width, device=by_B.device)
-        each_PBW = column_BW.expand(len(self._uniform_PBW), -1, -1)
-        return self._part(self._position_BW.gather(1, column_BW), self._uniform_PBW.gather(2, each_PBW))
+        return self._part(lambda t_BW: t_BW.gather(1, column_BW))
 
-    def _part(self, position_BW: Tensor, uniform_PBW: Tensor) -> "Noise":
+    def _part(self, own: Callable[[Tensor], Tensor]) -> "Noise":
         part = copy(self)
-        part._position_BW, part._uniform_PBW = position_BW, uniform_PBW
+        part._own = own
         return part
 
     def uniform_BW(self, purpose: Purpose) -> Tensor:
         """Return one number in (0, 1) for each position of this step."""
-        return self._uniform_PBW[purpose - Purpose.ACCEPT]
+        return self._own(self._all.uniform_PBW()[purpose - Purpose.ACCEPT])
 
     def exponential_BWV(self, n_codes: int) -> Tensor:
         """Return one exponential number for each position and code, the same at every step: the fixed noise of Gumbel draws."""
-        code_V = torch.arange(n_codes, device=self._position_BW.device)
-        return exponential(self._position_BW[..., None], int(Purpose.GUMBEL), code_V)
+        code_V = torch.arange(n_codes, device=self._all.position_BW.device)
+        return exponential(self._own(self._all.position_BW)[..., None], int(Purpose.GUMBEL), code_V)
+
+
+class _Numbers:
+    """What a noise and its parts share, made when one of them first asks."""
+
+    def __init__(self, position_BW: Tensor, step_B: Tensor) -> None:
+        self.position_BW, self._step_B = position_BW, step_B
+        self._uniform_PBW: Tensor | None = None
+
+    def uniform_PBW(self) -> Tensor:
+        if self._uniform_PBW is None:  # all purposes at once: what takes time is to start so many small operations
+            h_BW = _chain(self.position_BW, self._step_B[:, None])
+            strides = [_stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]
+            self._uniform_PBW = _unit(_mix(torch.stack([h_BW + stride for stride in strides])))
+        return self._uniform_PBW

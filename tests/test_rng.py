@@ -67,7 +67,7 @@ def test_a_part_of_the_noise_is_the_noise_of_that_part():
     keys, steps, by = rng.keys([5, 6]), torch.tensor([3, 9]), torch.tensor([3, 1])
     start = torch.tensor([[10], [20]])
     whole = Noise(keys, start + torch.arange(6), steps)
-    for part, pos in ((whole.first(3), start + torch.arange(3)), (whole.ahead(by, 3), start + by[:, None] + torch.arange(3))):
+    for part, pos in ((whole.first(3), start + torch.arange(3)), (whole.after(by, 3), start + by[:, None] + torch.arange(3))):
         alone = Noise(keys, pos, steps)
         assert torch.equal(part.exponential_BWV(4), alone.exponential_BWV(4))
         for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL):

@@ -71,7 +71,8 @@ def load(folder: Path, place: Place, dtype: torch.dtype, revision: str | None = 
     )
     first, last = about["code_offset"], about["code_offset"] + about["n_codes"]
     embeds_TD, head = model.get_input_embeddings().weight.detach(), model.get_output_embeddings()
-    head.weight = nn.Parameter(head.weight[first:last], requires_grad=False)
+    for name, value in list(head.named_parameters()):  # of some models, a bias too
+        setattr(head, name, nn.Parameter(value[first:last], requires_grad=False))
     bos, boi = [about["bos_id"]], [about["boi_id"]]
     tokenizer = open_tokenizer(folder / "tokenizer.json")
     return Adapter(

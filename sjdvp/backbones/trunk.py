@@ -62,7 +62,7 @@ class Trunk:
         """
         cache.slots_RW, cache.n_read = slots_RW, mask_R1WC.shape[-1]
         # Torch's attention would turn a boolean mask into numbers itself, in every layer anew.
-        added_R1WC = torch.zeros_like(mask_R1WC, dtype=self.dtype).masked_fill_(~mask_R1WC, -math.inf)
-        output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=added_R1WC, cache=cache, use_cache=True)
+        bias_R1WC = torch.zeros_like(mask_R1WC, dtype=self.dtype).masked_fill_(~mask_R1WC, -math.inf)
+        output = self._decoder(inputs_embeds=x_RWD, position_ids=slots_RW, attention_mask=bias_R1WC, cache=cache, use_cache=True)
         hidden: Tensor = output.last_hidden_state
         return hidden

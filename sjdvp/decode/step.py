@@ -13,7 +13,7 @@ from sjdvp.config import SamplingConfig
 from sjdvp.decode.fresh import RULES, Known
 from sjdvp.decode.prior import rising
 from sjdvp.decode.verifiers import probability_of
-from sjdvp.decode.window import Layout, State, ahead, columns, pick, take
+from sjdvp.decode.window import Layout, State, columns, pick, sources, take
 from sjdvp.interfaces import Drafter, Prior, Verifier
 from sjdvp.rng import Noise
 from sjdvp.sampling import laws, one_hot_where
@@ -56,6 +56,17 @@ class Decoder:
         return min(self.top_k or n_codes, n_codes) if self.predicts else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a step has found of the columns of its window, before it moves on."""
+
+    code_BW: Tensor  # the draft where it stands, what was drawn instead where the first one falls
+    tested_BW: Tensor  # bool: up to and with the first draft that falls
+    stands_BW: Tensor
+    looked_BW: Tensor  # bool: committed now, and looked at before
+    open_BW: Tensor  # bool: not forced
+
+
 def window_input(state: State, window: int) -> tuple[Tensor, Tensor]:
     """Return the codes that the trunk is fed [B, W] (the last committed one, then the drafts) and their image positions."""
     last_B1 = state.codes_BS.gather(1, (state.n_B - 1)[:, None])
@@ -93,26 +104,31 @@ def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
     layout, window = decoder.layout, decoder.window
     step_B = state.step_B + (state.n_B < layout.length)
     # What belongs to an image position is made once for this window and for all places that the next one may have.
-    within_BX = state.n_B[:, None] + columns(2 * window, logits_BWV.device)
-    forced_BX, noise = layout.forced_at(within_BX), Noise(state.key_B, within_BX, step_B)
+    pos_BX = state.n_B[:, None] + columns(2 * window, logits_BWV.device)
+    forced_BX, noise = layout.forced_at(pos_BX), Noise(state.key_B, pos_BX, step_B)
+    pos_BW, forced_BW = pos_BX[:, :window], forced_BX[:, :window]
 
-    col_W, pos_BW, forced_BW = columns(window, logits_BWV.device), within_BX[:, :window], forced_BX[:, :window]
     p_BWV = laws(logits_BWV, forced_BW, decoder.sampling).to(state.q_BWV.dtype)
+    col_W = columns(window, logits_BWV.device)
     live_BW = (col_W < window - 1) & (pos_BW < layout.length)
     verdict = decoder.verifier(p_BWV, state.q_BWV, state.draft_BW, live_BW, noise.first(window))
     n_new_B = torch.minimum(verdict.accepted_B + 1, layout.length - state.n_B)
     stands_BW, new_BW = col_W < verdict.accepted_B[:, None], col_W < n_new_B[:, None]
-    tested_BW = live_BW & (col_W <= verdict.accepted_B[:, None])  # up to and with the first that falls
-    committed_BW = torch.where(stands_BW, state.draft_BW, verdict.token_B[:, None])
-    looked_BW = new_BW & (state.age_BW > 0)
+    found = _Found(
+        code_BW=torch.where(stands_BW, state.draft_BW, verdict.token_B[:, None]),
+        tested_BW=live_BW & (col_W <= verdict.accepted_B[:, None]),
+        stands_BW=stands_BW,
+        looked_BW=new_BW & (state.age_BW > 0),
+        open_BW=~forced_BW,
+    )
     judged = replace(
         state,
         step_B=step_B,
-        codes_BS=_write(state.codes_BS, pos_BW, committed_BW, new_BW),
+        codes_BS=_write(state.codes_BS, pos_BW, found.code_BW, new_BW),
         stood_BS=_write(state.stood_BS, pos_BW, stands_BW.long(), new_BW),
         trail_BRV=_lay_trail(state.trail_BRV, pos_BW, p_BWV),
-        score_BK=_score(state, p_BWV, looked_BW),
-        tally_BT=state.tally_BT + _count(decoder, state, p_BWV, committed_BW, tested_BW, stands_BW, looked_BW, ~forced_BW),
+        score_BK=_score(state, p_BWV, found.looked_BW),
+        tally_BT=state.tally_BT + _count(decoder, state, p_BWV, found),
         commits_BN=state.commits_BN.scatter_add(1, n_new_B[:, None], (n_new_B > 0).long()[:, None]),
         bad_B=state.bad_B | ((state.n_B < layout.length) & ~_finite(logits_BWV)),
     )
@@ -123,12 +139,13 @@ def _redraft(
     decoder: Decoder, state: State, p_BWV: Tensor, live_BW: Tensor, forced_BX: Tensor, noise: Noise, n_new_B: Tensor
 ) -> State:
     """Move the window forward by n_new_B and draw its drafts anew: the one place where a draft is drawn and its law is stored."""
-    window, col_W = decoder.window, columns(decoder.window, p_BWV.device)
-    moved_BW, source_BW = col_W + n_new_B[:, None], ahead(window, n_new_B)
+    window = decoder.window
+    moved_BW = columns(window, p_BWV.device) + n_new_B[:, None]
+    source_BW = sources(window, n_new_B)
     fresh_BW = moved_BW >= window
     pos_BW = state.n_B[:, None] + moved_BW
-    q_BWV, draft_BW, age_BW = pick(state.q_BWV, source_BW), state.draft_BW.gather(1, source_BW), state.age_BW.gather(1, source_BW)
-    moved_BWV = pick(p_BWV, source_BW)
+    draft_BW, age_BW = state.draft_BW.gather(1, source_BW), state.age_BW.gather(1, source_BW)
+    q_BWV, moved_BWV = pick(state.q_BWV, source_BW), pick(p_BWV, source_BW)
     past_BLWV = pick(state.past_BLWV, source_BW, 2) if decoder.prior.n_laws else state.past_BLWV
 
     law_BWV, forecast = _predict(decoder, state.score_BK, moved_BWV, past_BLWV, age_BW)
@@ -136,7 +153,7 @@ def _redraft(
     law_BWV = torch.where(fresh_BW[..., None], RULES[decoder.fresh](known, pos_BW), law_BWV)
     law_BWV = one_hot_where(forced_BX.gather(1, moved_BW), law_BWV)
     was_live_BW = live_BW.gather(1, source_BW) & ~fresh_BW
-    draft_BW = decoder.drafter(law_BWV, q_BWV, draft_BW, was_live_BW, noise.ahead(n_new_B, window))
+    draft_BW = decoder.drafter(law_BWV, q_BWV, draft_BW, was_live_BW, noise.after(n_new_B, window))
     return replace(
         state,
         n_B=state.n_B + n_new_B,
@@ -168,8 +185,8 @@ def _predict(
 
 
 def _finite(logits_BWV: Tensor) -> Tensor:
-    """Return whose logits are finite: a sum shows it, in one pass."""
-    return logits_BWV.sum((-1, -2), dtype=torch.float32).isfinite()
+    """Return whose logits are all finite: nought times anything else is not nought."""
+    return (logits_BWV * 0).sum((-1, -2)) == 0
 
 
 def _write(codes_BS: Tensor, pos_BW: Tensor, value_BW: Tensor, where_BW: Tensor) -> Tensor:
@@ -180,7 +197,8 @@ def _lay_trail(trail_BRV: Tensor, pos_BW: Tensor, p_BWV: Tensor) -> Tensor:
     n_rows, n_trail, _ = trail_BRV.shape
     if n_trail == 0:
         return trail_BRV
-    return trail_BRV.index_put((columns(n_rows, pos_BW.device)[:, None], pos_BW.remainder(n_trail)), p_BWV)
+    row_B1 = torch.arange(n_rows, device=pos_BW.device)[:, None]
+    return trail_BRV.index_put((row_B1, pos_BW.remainder(n_trail)), p_BWV)
 
 
 def total_variation(a: Tensor, b: Tensor) -> Tensor:
@@ -206,28 +224,19 @@ def _chosen(guess_BKWT: Tensor, score_BK: Tensor) -> Tensor:
     return take(guess_BKWT, (score_BK * handicap_K).argmin(-1))
 
 
-def _count(
-    decoder: Decoder,
-    state: State,
-    p_BWV: Tensor,
-    committed_BW: Tensor,
-    tested_BW: Tensor,
-    stands_BW: Tensor,
-    looked_BW: Tensor,
-    open_BW: Tensor,
-) -> Tensor:
+def _count(decoder: Decoder, state: State, p_BWV: Tensor, found: _Found) -> Tensor:
     """Return this step's part of the tally: counts in the order of `Tally`, whose members torch.compile cannot take as an index.
 
     Only open positions count: about a forced one nothing is decided.
     """
-    counted, sums = [tested_BW, stands_BW], []
+    counted, sums = [found.tested_BW, found.stands_BW], []
     if decoder.predicts:
-        last_BWV, looked_BW = state.past_BLWV[:, 0], looked_BW & open_BW
-        grew_BW = probability_of(p_BWV, committed_BW) > probability_of(last_BWV, committed_BW)
+        last_BWV, looked_BW = state.past_BLWV[:, 0], found.looked_BW & found.open_BW
+        grew_BW = probability_of(p_BWV, found.code_BW) > probability_of(last_BWV, found.code_BW)
         counted += [looked_BW, looked_BW & grew_BW]
         apart_BTW = torch.stack([total_variation(last_BWV, p_BWV), total_variation(state.q_BWV, p_BWV)], 1)
         rose_BWT = state.rose_BWT & looked_BW[..., None]
         again_BWT = rose_BWT & (p_BWV.gather(-1, state.top_BWT) > last_BWV.gather(-1, state.top_BWT))
         sums = [(apart_BTW * looked_BW[:, None]).sum(-1), torch.stack([rose_BWT, again_BWT], 1).sum((-1, -2))]
-    counts_BT = torch.cat([(torch.stack(counted, 1) & open_BW[:, None]).sum(-1), *sums], -1).to(state.tally_BT.dtype)
+    counts_BT = torch.cat([(torch.stack(counted, 1) & found.open_BW[:, None]).sum(-1), *sums], -1).to(state.tally_BT.dtype)
     return pad(counts_BT, (0, state.tally_BT.shape[1] - counts_BT.shape[1]))

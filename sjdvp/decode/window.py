@@ -115,7 +115,7 @@ def take(t_BW: Tensor, col_B: Tensor) -> Tensor:
     return t_BW.gather(1, index).squeeze(1)
 
 
-def ahead(window: int, by_B: Tensor) -> Tensor:
+def sources(window: int, by_B: Tensor) -> Tensor:
     """Return which column becomes column w when each row's window moves forward by by_B[b]; past the end, the last [B, W]."""
     return (columns(window, by_B.device) + by_B[:, None]).clamp(max=window - 1)
 
@@ -126,6 +126,6 @@ def pick(t: Tensor, index_BN: Tensor, dim: int = 1) -> Tensor:
     Whole laws are copied. A gather, whose index is as large as its result, takes ten times as long on a CPU.
     """
     before, length, after = t.shape[:dim], t.shape[dim], t.shape[dim + 1 :]
-    start = torch.arange(0, before.numel() * length, length, device=t.device).view(*before, 1)
+    start = (torch.arange(before.numel(), device=t.device) * length).view(*before, 1)
     line = start + index_BN.view(before[0], *[1] * (dim - 1), -1)
     return t.flatten(0, dim).index_select(0, line.flatten()).view(*before, index_BN.shape[1], *after)

@@ -11,7 +11,7 @@ from torch import Tensor
 from sjdvp import rng
 from sjdvp.config import PriorConfig, RunConfig
 from sjdvp.decode.step import Decoder
-from sjdvp.decode.window import State, Tally, ahead, columns, pick
+from sjdvp.decode.window import State, Tally, columns, pick, sources
 from sjdvp.diagnose import looks
 from sjdvp.diagnose.candidates import candidates
 from sjdvp.diagnose.findings import Sums
@@ -86,7 +86,7 @@ class Watch:
         first_BWV = torch.where((self._age_BW > 0)[..., None], self._first_BWV, p_BWV)
         past_BHWV = torch.cat([p_BWV[:, None], self._past_BHWV[:, :-1]], 1)
         window = self._decoder.window
-        source_BW = ahead(window, n_new_B)
+        source_BW = sources(window, n_new_B)
         self._first_BWV, self._past_BHWV = pick(first_BWV, source_BW), pick(past_BHWV, source_BW, 2)
         stays_BW = columns(window, p_BWV.device) + n_new_B[:, None] < window
         self._age_BW = torch.where(stays_BW, self._age_BW.gather(1, source_BW) + 1, 0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers import PhiConfig, PhiForCausalLM
 
 from sjdvp.backbones import open_backbone
 from sjdvp.backbones.generic import load
@@ -53,3 +54,25 @@ def test_what_a_tokenizer_file_says_of_length_is_not_obeyed(tmp_path: Path) -> N
     tokenizer.enable_padding(length=12)
     tokenizer.save(str(file))
     assert len(encode(open_tokenizer(file), "a red dog on a cat")) == 6
+
+
+def test_a_head_with_a_bias(tmp_path: Path) -> None:
+    """Phi's, for one; head and bias are cut to the image codes."""
+    about = json.loads((save_tiny_model(tmp_path) / "sjdvp.json").read_text())
+    config = PhiConfig(
+        vocab_size=about["code_offset"] + about["n_codes"], hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model = PhiForCausalLM(config)
+    model.lm_head.bias.data.normal_()
+    model.save_pretrained(tmp_path)
+    hidden = torch.randn(2, 3, 32)
+    wanted = model.lm_head(hidden)[..., about["code_offset"] :]
+    torch.testing.assert_close(load(tmp_path, Place(CPU), torch.float32).logits(hidden), wanted.detach())
+
+
+def test_on_a_cpu_products_are_packed_and_norms_are_one_operation() -> None:
+    backbone = open_backbone(ModelConfig(), CPU, torch.float32)
+    parts = [type(part).__name__ for whole in (backbone.trunk._decoder, backbone.head) for part in whole.modules()]
+    assert parts.count("PackedLinear") == 8 * 7 + 1 and parts.count("RmsNorm") == 8 * 2 + 1
+    assert not {"Linear", "LlamaRMSNorm"} & {*parts}

@@ -7,6 +7,7 @@ from transformers.models.chameleon.modeling_chameleon import ChameleonRMSNorm
 from transformers.models.emu3.modeling_emu3 import Emu3RMSNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from sjdvp.backbones.norms import RmsNorm, with_fused_norms
@@ -26,5 +27,6 @@ def test_the_same_bits(norm, dtype, size):
 
 
 def test_other_norms_stay():
-    norms = [GemmaRMSNorm(8), nn.LayerNorm(8), nn.RMSNorm(8)]
+    """Olmo's, for one, looks alike and multiplies by the weights before it rounds."""
+    norms = [Olmo2RMSNorm(8), GemmaRMSNorm(8), nn.LayerNorm(8), nn.RMSNorm(8)]
     assert [type(norm) for norm in with_fused_norms(nn.Sequential(*norms))] == [type(norm) for norm in norms]

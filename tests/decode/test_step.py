@@ -9,16 +9,19 @@ from sjdvp import rng
 from sjdvp.config import SamplingConfig
 from sjdvp.decode.step import admit, decode_step
 from sjdvp.decode.window import Tally
+from sjdvp.rng import Noise, Purpose
+from sjdvp.sampling import laws
 from tests.decode.table import TableModel, run
 from tests.decode.test_exactness import COMBINATIONS, decoder
 
 MODEL = TableModel(n_codes=3, forced=[False, False, True] * 2, stride=3, sharpness=2.0)
+LONG_MODEL = TableModel(n_codes=3, forced=([False] * 4 + [True]) * 2, stride=5, sharpness=2.0)
 
 
-def started(parts, window, n_rows=4):
-    the_decoder = decoder(*parts, window=window, model=MODEL)
+def started(parts, window, n_rows=4, model=MODEL):
+    the_decoder = decoder(*parts, window=window, model=model)
     state = the_decoder.idle_state(n_rows, torch.float32, torch.device("cpu"))
-    first = MODEL.logits(torch.zeros(n_rows, 6, dtype=torch.int64), torch.zeros(n_rows, dtype=torch.int64)).float()
+    first = model.logits(torch.zeros(n_rows, 6, dtype=torch.int64), torch.zeros(n_rows, dtype=torch.int64)).float()
     admit(the_decoder, state, list(range(n_rows)), first, rng.keys(list(range(n_rows))))
     return the_decoder, state
 
@@ -68,7 +71,7 @@ def test_an_idle_row_does_nothing():
 def test_logits_that_are_not_finite_fail_their_row_alone(values):
     the_decoder, state = started(("coupled", "above", "adaptive"), window=3)
     logits = MODEL.window_logits(state, 3).float()
-    logits[1, 0, 0], logits[1, 2, 1] = 3e37, -3e37  # large, and finite
+    logits[1] = 3e38  # large, and finite
     clean = decode_step(the_decoder, state, logits)
     for column, value in enumerate(values):
         logits[2, column, 0] = float(value)
@@ -102,17 +105,67 @@ def test_greedy_decoding_is_the_argmax_path():
     assert torch.equal(images, wanted.expand(2, -1))
 
 
-def test_the_tally_counts_what_happened():
-    the_decoder, state = started(("independent", "uniform", "history"), window=3, n_rows=64)
+def accepted_by_a_loop(state, p_BWV, b, n_live):
+    """How many drafts of row b stand: tested one by one, with noise made for this window alone."""
+    noise = Noise(state.key_B, state.n_B[:, None] + torch.arange(p_BWV.shape[1]), state.step_B + 1)
+    for w in range(n_live):
+        draft = state.draft_BW[b, w]
+        if noise.uniform_BW(Purpose.ACCEPT)[b, w] * state.q_BWV[b, w, draft] >= p_BWV[b, w, draft]:
+            return w
+    return n_live
+
+
+@pytest.mark.parametrize("drafter", ["independent", "coupled"])
+@pytest.mark.parametrize("prior", ["none", "history", "adaptive"])
+def test_the_tally_counts_what_happened(drafter, prior):
+    """All eight sums of every row, counted once more by a loop over positions that remembers every law."""
+    n_rows, window, length = 12, 5, len(LONG_MODEL.forced)
+    the_decoder, state = started((drafter, "above", prior), window, n_rows, LONG_MODEL)
+    wanted = torch.zeros(n_rows, len(Tally), dtype=torch.float64)
+    seen = [[[] for _ in range(length + window)] for _ in range(n_rows)]  # the laws of each position, newest first
+    while (state.n_B < length).any():
+        logits = LONG_MODEL.window_logits(state, window).float()
+        new = decode_step(the_decoder, state, logits)
+        p = laws(logits, the_decoder.layout.forced_at(state.n_B[:, None] + torch.arange(window)), the_decoder.sampling)
+        for b in (state.n_B < length).nonzero().flatten().tolist():
+            first, n_new = int(state.n_B[b]), int(new.n_B[b] - state.n_B[b])
+            n_live = min(window - 1, length - first)
+            accepted = accepted_by_a_loop(state, p, b, n_live)
+            assert n_new == min(accepted + 1, length - first)
+            for w in range(window):
+                past = seen[b][first + w]
+                if first + w < length and not LONG_MODEL.forced[first + w]:
+                    wanted[b, Tally.DRAFTED] += w <= accepted and w < n_live
+                    wanted[b, Tally.ACCEPTED] += w < accepted
+                    if w < n_new and past and the_decoder.predicts:
+                        code = new.codes_BS[b, first + w]
+                        wanted[b, Tally.LOOKED] += 1
+                        wanted[b, Tally.GREW] += p[b, w, code] > past[0][code]
+                        wanted[b, Tally.TV_PLAIN] += (p[b, w] - past[0]).abs().sum() / 2
+                        wanted[b, Tally.TV_PRIOR] += (p[b, w] - state.q_BWV[b, w]).abs().sum() / 2
+                        rose = past[0] > past[1] if len(past) > 1 else torch.zeros(3, dtype=torch.bool)
+                        wanted[b, Tally.ROSE] += rose.sum()
+                        wanted[b, Tally.ROSE_AGAIN] += (rose & (p[b, w] > past[0])).sum()
+                past.insert(0, p[b, w])
+        state = new
+    torch.testing.assert_close(state.tally_BT, wanted, atol=1e-5, rtol=0)
+    assert torch.equal(state.commits_BN.sum(-1), state.step_B)
+    assert torch.equal((state.commits_BN * torch.arange(window + 1)).sum(-1), torch.full((n_rows,), length - 1))
+    counted = wanted.sum(0)[: len(Tally) if the_decoder.predicts else 2]
+    assert (counted > 0).all() and len(counted.unique()) == len(counted)  # no two of them could be taken for each other
+
+
+@pytest.mark.parametrize("drafter", ["independent", "gumbel"])
+@pytest.mark.parametrize("prior", ["none", "adaptive"])
+def test_a_draft_is_drawn_from_its_stored_law_by_the_noise_of_its_position(drafter, prior):
+    the_decoder, state = started((drafter, "above", prior), window=4, n_rows=16)
     while (state.n_B < 6).any():
-        state = decode_step(the_decoder, state, MODEL.window_logits(state, 3).float())
-    tally, commits = state.tally_BT, state.commits_BN
-    assert torch.equal(commits.sum(-1), state.step_B)
-    assert torch.equal((commits * torch.arange(4)).sum(-1), torch.full((64,), 5))
-    open_S = ~the_decoder.layout.forced_S[:6]
-    assert torch.equal(tally[:, Tally.ACCEPTED].long(), (state.stood_BS[:, :6] * open_S).sum(-1))
-    assert (tally[:, Tally.DRAFTED] >= tally[:, Tally.ACCEPTED]).all()
-    assert (tally[:, Tally.GREW] <= tally[:, Tally.LOOKED]).all() and tally[:, Tally.LOOKED].sum() > 0
+        state = decode_step(the_decoder, state, MODEL.window_logits(state, 4).float())
+        pos = state.n_B[:, None] + torch.arange(4)
+        noise = Noise(state.key_B, pos, state.step_B)
+        assert torch.equal(state.draft_BW, the_decoder.drafter(state.q_BWV, state.q_BWV, state.draft_BW, pos < 0, noise))
+        assert (state.q_BWV[the_decoder.layout.forced_at(pos)] == torch.tensor([1.0, 0.0, 0.0])).all()
+        assert (state.draft_BW[the_decoder.layout.forced_at(pos)] == 0).all()
 
 
 def test_a_row_is_clean_after_another_image_used_it():

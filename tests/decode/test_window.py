@@ -4,13 +4,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sjdvp.decode.window import ahead, pick
+from sjdvp.decode.window import pick, sources
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 3))
 def test_a_window_moves_forward(by, window, n_laws):
     by_B = torch.tensor([min(n, window) for n in by])
-    source_BW = ahead(window, by_B)
+    source_BW = sources(window, by_B)
     t_BLWV = torch.randn(len(by), n_laws, window, 3)
     moved_BLWV = pick(t_BLWV, source_BW, 2)
     assert moved_BLWV.shape == t_BLWV.shape
