@@ -1,7 +1,7 @@
 """Linear layers on a CPU, with their weights laid out once in the order in which oneDNN multiplies them.
 
-`torch.nn.Linear` brings its weights into that order at every call, which takes as long as multiplying them with the few rows of a
-window: packed, a product takes half the time with 8 rows, 70 % with 64 and 90 % with 256. These are the operators that
+`torch.nn.Linear` leaves it to the library to lay out its weights at every call, which takes as long as multiplying them with the few
+rows of a window: packed, a product takes half the time with 8 rows, 70 % with 64 and 90 % with 256. These are the operators that
 torch.compile puts in the place of linear layers whose weights are frozen.
 """
 
@@ -41,7 +41,7 @@ class PackedLinear(nn.Module):
 
 
 def _multiplies(weight: Tensor) -> bool:
-    """Return whether oneDNN multiplies such weights on this machine in hardware."""
+    """Return whether oneDNN has fast products for such weights on this machine."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if weight.dtype == torch.bfloat16:

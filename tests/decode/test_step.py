@@ -158,7 +158,7 @@ def test_the_tally_counts_what_happened(drafter, prior):
 @pytest.mark.parametrize("drafter", ["independent", "gumbel"])
 @pytest.mark.parametrize("prior", ["none", "adaptive"])
 def test_a_draft_is_drawn_from_its_stored_law_by_the_noise_of_its_position(drafter, prior):
-    the_decoder, state = started((drafter, "above", prior), window=4, n_rows=16)
+    the_decoder, state = started((drafter, "uniform", prior), window=4, n_rows=16)
     while (state.n_B < 6).any():
         state = decode_step(the_decoder, state, MODEL.window_logits(state, 4).float())
         pos = state.n_B[:, None] + torch.arange(4)
