@@ -1,8 +1,8 @@
 """Linear layers on a CPU, with their weights laid out once in the order in which oneDNN multiplies them.
 
-`torch.nn.Linear` leaves it to the library to lay out its weights at every call, which takes as long as multiplying them with the few
-rows of a window: packed, a product takes half the time with 8 rows, 70 % with 64 and 90 % with 256. These are the operators that
-torch.compile puts in the place of linear layers whose weights are frozen.
+`torch.nn.Linear` leaves it to the library to lay out its weights at every call, which takes as long as multiplying them with the
+few rows of a window: packed, a product takes half the time with 8 rows, 70 % with 64 and 90 % with 256. These are the operators
+that torch.compile puts in the place of linear layers whose weights are frozen.
 """
 
 from typing import Any
