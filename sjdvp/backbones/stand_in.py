@@ -90,7 +90,8 @@ def open_stand_in(shape: Shape, config: RunConfig, device: torch.device, dtype: 
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)
     head = nn.Linear(shape.hidden, shape.n_codes, bias=False, device=device, dtype=dtype).requires_grad_(False)
-    embeds_VD, _ = (_fill(weight, noise) for weight in (torch.empty_like(head.weight), head.weight.data))
+    embeds_VD = _fill(torch.empty_like(head.weight), noise)
+    _fill(head.weight.data, noise)
     n_prompt = min(N_PROMPT, shape.max_prompt)
     branch = PromptRow(embeds_VD[:n_prompt], torch.ones(n_prompt, dtype=torch.bool, device=device))
     return Adapter(
