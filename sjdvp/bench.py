@@ -15,15 +15,15 @@ from torch import Tensor
 
 from sjdvp import rng
 from sjdvp.config import RunConfig
+from sjdvp.decode.state import State
 from sjdvp.decode.step import admit
-from sjdvp.decode.window import State
+from sjdvp.engine.cuda_graph import Step, make_step, pick_mode
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.footprint import cache_bytes, most_rows, row_bytes
+from sjdvp.engine.footprint import kv_cache_bytes, largest_batch, slot_bytes
 from sjdvp.engine.memory import must_fit, release_memory
 from sjdvp.engine.metrics import synchronize
-from sjdvp.engine.runtime import Step, make_step, pick_mode
 from sjdvp.errors import PromptError
-from sjdvp.interfaces import Backbone
+from sjdvp.interfaces import ImageModel
 
 PROMPT, CLASS = "a red apple", "207"
 _WARMUP = 2
@@ -57,7 +57,7 @@ class Point:
     roof_ms: float
     tokens_per_nfe: float | None  # None: random weights accept by chance
     images_per_s: float | None
-    row_bytes: int
+    slot_bytes: int
     compile_s: float
     device: str
     dtype: str
@@ -76,37 +76,61 @@ def measure_machine(device: torch.device, dtype: torch.dtype) -> Machine:
 
 
 def bench(
-    backbone: Backbone, config: RunConfig, batch_sizes: Sequence[int], windows: Sequence[int], steps: int, *, trained: bool
+    model: ImageModel,
+    config: RunConfig,
+    batch_sizes: Sequence[int],
+    windows: Sequence[int],
+    steps: int,
+    *,
+    trained: bool,
 ) -> Iterator[Point]:
     """Measure every pair of batch size and window that memory allows; `trained`: whether what the weights accept means anything.
 
     Raises DeviceError when memory runs out all the same.
     """
-    machine = measure_machine(backbone.device, backbone.dtype)
-    for n_rows, window in product(batch_sizes, windows):
-        if n_rows > most_rows(backbone, config.with_window(window)):
+    machine = measure_machine(model.device, model.dtype)
+    for batch_size, window in product(batch_sizes, windows):
+        if batch_size > largest_batch(model, config.with_window(window)):
             continue
-        with must_fit(f"{n_rows} images at a time, window {window},", backbone.device, "measure smaller ones"):
-            point = _measure(backbone, config.with_window(window), n_rows, steps, machine, trained=trained)
+        with must_fit(
+            f"{batch_size} images at a time, window {window},", model.device, "measure smaller ones"
+        ):
+            point = _measure(
+                model, config.with_window(window), batch_size, steps, machine, trained=trained
+            )
         yield point
         release_memory()  # an engine and its step refer to each other: the last one would lie beside the next
 
 
 @torch.inference_mode()
-def _measure(backbone: Backbone, config: RunConfig, n_rows: int, steps: int, machine: Machine, *, trained: bool) -> Point:
-    engine = Engine(backbone, config, n_rows)
-    prefill_s = _seconds(lambda: _seat_all(engine), backbone.device) / n_rows
+def _measure(
+    model: ImageModel,
+    config: RunConfig,
+    batch_size: int,
+    steps: int,
+    machine: Machine,
+    *,
+    trained: bool,
+) -> Point:
+    engine = Engine(model, config, batch_size)
+    prefill_s = _seconds(lambda: _seat_all(engine), model.device) / batch_size
     step_s, forward_s, n_steps, gained = _time(engine, steps)
-    pixels_s = _seconds(lambda: backbone.pixels(torch.zeros(backbone.grid.rows * backbone.grid.columns).long()), backbone.device)
-    length, step = backbone.grid.length, statistics.median(step_s)
-    tokens_per_nfe = gained / n_steps / n_rows if trained else None
-    image_s = None if tokens_per_nfe is None else step * (length - 1) / tokens_per_nfe / n_rows + prefill_s + pixels_s
-    weights_ms, memory_ms, arithmetic_ms = _roof(backbone, config, n_rows, machine)
+    pixels_s = _seconds(
+        lambda: model.pixels(torch.zeros(model.grid.rows * model.grid.columns).long()), model.device
+    )
+    length, step = model.grid.length, statistics.median(step_s)
+    tokens_per_nfe = gained / n_steps / batch_size if trained else None
+    image_s = (
+        None
+        if tokens_per_nfe is None
+        else step * (length - 1) / tokens_per_nfe / batch_size + prefill_s + pixels_s
+    )
+    weights_ms, memory_ms, arithmetic_ms = _roof(model, config, batch_size, machine)
     return Point(
         profile=config.profile,
         decoder=config.decoder.preset,
         lossless=config.decoder.lossless,
-        batch_size=n_rows,
+        batch_size=batch_size,
         window=config.decoder.width,
         step_ms=1e3 * step,
         step_iqr_ms=1e3 * _spread(step_s),
@@ -118,28 +142,28 @@ def _measure(backbone: Backbone, config: RunConfig, n_rows: int, steps: int, mac
         roof_ms=max(memory_ms, arithmetic_ms),
         tokens_per_nfe=tokens_per_nfe,
         images_per_s=1 / image_s if image_s else None,
-        row_bytes=row_bytes(backbone, config),
+        slot_bytes=slot_bytes(model, config),
         compile_s=engine.compile_s,
-        device=_device_name(backbone.device),
-        dtype=str(backbone.dtype).removeprefix("torch."),
+        device=_device_name(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
     )
 
 
 def _seat_all(engine: Engine) -> None:
     try:
-        prompt = engine.backbone.prompt(PROMPT)
+        prompt = engine.model.prompt(PROMPT)
     except PromptError:  # a model of classes
-        prompt = engine.backbone.prompt(CLASS)
-    for row in range(engine.n_rows):
-        logits_1V = engine.forward.prefill(row, prompt)
-        admit(engine.decoder, engine.state, [row], logits_1V, rng.keys([row], engine.backbone.device))
+        prompt = engine.model.prompt(CLASS)
+    for row in range(engine.batch_size):
+        logits_1V = engine.runner.prefill(row, prompt)
+        admit(engine.decoder, engine.state, [row], logits_1V, rng.keys([row], engine.model.device))
 
 
 def _time(engine: Engine, steps: int) -> tuple[list[float], list[float], int, int]:
-    """Return seconds of steps and of bare forwards in turns, and how many codes the steps committed; begins anew at the end."""
-    length, device = engine.backbone.grid.length, engine.backbone.device
-    look = _bare_forward(engine)
+    """Return seconds of steps and of bare forward passes in turns, and how many tokens the steps committed; begins anew at the end."""
+    length, device = engine.model.grid.length, engine.model.device
+    forward_pass = _bare_forward(engine)
     step_s: list[float] = []
     forward_s: list[float] = []
     n_steps = gained = 0
@@ -147,10 +171,10 @@ def _time(engine: Engine, steps: int) -> tuple[list[float], list[float], int, in
         n_B = engine.state.n_B.tolist()
         if max(n_B) == length:
             _seat_all(engine)
-            n_B = [1] * engine.n_rows
-        n_slots = engine.forward.reach(dict(enumerate(n_B)))
-        forward_s.append(_seconds(lambda: look(engine.state, n_slots), device))  # noqa: B023 (called at once)
-        step_s.append(_seconds(lambda: engine.advance(n_slots), device))  # noqa: B023
+            n_B = [1] * engine.batch_size
+        kv_length = engine.runner.kv_bucket(dict(enumerate(n_B)))
+        forward_s.append(_seconds(lambda: forward_pass(engine.state, kv_length), device))  # noqa: B023 (called at once)
+        step_s.append(_seconds(lambda: engine.advance(kv_length), device))  # noqa: B023
         n_steps += 1
         gained += sum(engine.state.n_B.tolist()) - sum(n_B)
     return step_s[_WARMUP:], forward_s[_WARMUP:], n_steps, gained
@@ -160,23 +184,33 @@ def _bare_forward(engine: Engine) -> Step:
     """Return the forward alone, in the form that the step has: eager, compiled or captured for each cache length."""
 
     def nothing_more(state: State, logits_BWV: Tensor) -> State:
-        return replace(state, bad_B=state.bad_B | logits_BWV[:, 0, 0].isnan())  # a forward that nobody reads is compiled away
+        return replace(
+            state, bad_B=state.bad_B | logits_BWV[:, 0, 0].isnan()
+        )  # a forward that nobody reads is compiled away
 
-    device, lengths = engine.backbone.device, engine.forward.lengths
-    look = make_step(engine.look, nothing_more, pick_mode(engine.config, device), device, len(lengths))
-    for n_slots in lengths:
-        look(engine.state, n_slots)
-    return look
+    device, lengths = engine.model.device, engine.runner.kv_buckets
+    forward_pass = make_step(
+        engine.forward_pass, nothing_more, pick_mode(engine.config, device), device, len(lengths)
+    )
+    for kv_length in lengths:
+        forward_pass(engine.state, kv_length)
+    return forward_pass
 
 
-def _roof(backbone: Backbone, config: RunConfig, n_rows: int, machine: Machine) -> tuple[float, float, float]:
+def _roof(
+    model: ImageModel, config: RunConfig, batch_size: int, machine: Machine
+) -> tuple[float, float, float]:
     """Return milliseconds to read the weights once, to read them and half-filled caches, and to multiply."""
     branches = 1 if config.sampling.cfg_scale == 1 else 2
-    weight_bytes = backbone.n_weights * backbone.dtype.itemsize
-    cache = n_rows * cache_bytes(backbone, config) / 2
-    flops = 2 * backbone.n_weights * n_rows * branches * config.decoder.width
+    weight_bytes = model.n_weights * model.dtype.itemsize
+    cache = batch_size * kv_cache_bytes(model, config) / 2
+    flops = 2 * model.n_weights * batch_size * branches * config.decoder.width
     read_per_s = machine.bytes_per_s
-    return 1e3 * weight_bytes / read_per_s, 1e3 * (weight_bytes + cache) / read_per_s, 1e3 * flops / machine.flops_per_s
+    return (
+        1e3 * weight_bytes / read_per_s,
+        1e3 * (weight_bytes + cache) / read_per_s,
+        1e3 * flops / machine.flops_per_s,
+    )
 
 
 def _seconds(work: Callable[[], Any], device: torch.device) -> float:
@@ -200,5 +234,10 @@ def _device_name(device: torch.device) -> str:
 
 
 def best(points: Sequence[Point]) -> Point:
-    """Return the point with the most images a second; without that, with the most codes looked at a second."""
-    return max(points, key=lambda point: point.images_per_s or point.batch_size * point.window / point.step_ms / 1e6)
+    """Return the point with the most images a second; without that, with the most tokens looked at a second."""
+    return max(
+        points,
+        key=lambda point: (
+            point.images_per_s or point.batch_size * point.window / point.step_ms / 1e6
+        ),
+    )

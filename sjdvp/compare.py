@@ -1,6 +1,6 @@
 """The same prompts and seeds through several decoders, in turns of one batch, each into a run folder of its own. Imports no torch.
 
-Nothing but the decoder differs between the lanes, and all share one loaded backbone; so what differs in the figures is the decoder.
+Nothing but the decoder differs between the variants, and all share one loaded model; so what differs in the figures is the decoder.
 """
 
 import contextlib
@@ -12,36 +12,48 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sjdvp.config import DecoderConfig, PriorConfig, RelaxConfig, RunConfig, setting_types, unknown_key
+from sjdvp.config import (
+    DecoderConfig,
+    PredictionConfig,
+    RelaxConfig,
+    RunConfig,
+    setting_types,
+    unknown_key,
+)
 from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted
-from sjdvp.jobs import Job, Painter
+from sjdvp.jobs import ImageGenerator, Job
 from sjdvp.profiles import Resolved
 from sjdvp.runs.folder import Wanted, check_fits, open_folder
-from sjdvp.runs.journal import finished, read_log
 from sjdvp.runs.jsonl import Appender, Row
 from sjdvp.runs.layout import RUN, log_path
-from sjdvp.runs.ledger import Ledger, check_unchanged
 from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
+from sjdvp.runs.log import finished, read_log
 from sjdvp.runs.pinned import keep_revision, pinned
 from sjdvp.runs.plan import Plan, Task
 from sjdvp.runs.prompts import PromptSet
+from sjdvp.runs.prompts_log import PromptsLog, check_unchanged
 from sjdvp.runs.row import RowMaker
-from sjdvp.runs.saver import Saver
 from sjdvp.runs.seeds import image_seed, new_run_seed
-from sjdvp.runs.shards import Selection, Shard
+from sjdvp.runs.sharding import Selection, Shard
 from sjdvp.runs.signals import raise_if_stopped, stoppable
-from sjdvp.runs.tally import Summary, Tally
+from sjdvp.runs.summary import Summary, Tally
+from sjdvp.runs.writer import Saver
 
-OpenPainters = Callable[[Sequence[RunConfig]], AbstractContextManager[Sequence[Painter]]]
-Resolve = Callable[[Mapping[str, Any]], Resolved]  # overrides by dotted key, on top of everything else that was given
+OpenGenerators = Callable[[Sequence[RunConfig]], AbstractContextManager[Sequence[ImageGenerator]]]
+Resolve = Callable[
+    [Mapping[str, Any]], Resolved
+]  # overrides by dotted key, on top of everything else that was given
 
 _WHOLE = Shard()
-_RELAX = {"lantern": ("neighbours", "delta", "scale"), "gsd": ("group", "delta", "distance")}  # what each relaxed verifier reads
+_RELAX = {
+    "lantern": ("neighbours", "delta", "scale"),
+    "gsd": ("group", "delta", "distance"),
+}  # what each relaxed verifier reads
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Variant:
     """One decoder of a comparison: its name, which is its folder's too, and its settings."""
 
     name: str
@@ -52,96 +64,123 @@ class Lane:
 class Request:
     """What one call of `compare` is asked to draw."""
 
-    lanes: tuple[Lane, ...]
+    variants: tuple[Variant, ...]
     out: Path
     prompts: PromptSet
     selection: Selection
-    warmup: int = 1  # images that every lane draws and forgets before anything is measured
+    warmup: int = 1  # images that every variant draws and forgets before anything is measured
     argv: tuple[str, ...] = ()
 
 
-def plan_lanes(decoders: Sequence[str], sweep: Mapping[str, Sequence[str]], resolve: Resolve) -> tuple[Lane, ...]:
-    """Return a lane for each decoder, or for each point of the grid `sweep` that means something to that decoder.
+def plan_variants(
+    decoders: Sequence[str], sweep: Mapping[str, Sequence[str]], resolve: Resolve
+) -> tuple[Variant, ...]:
+    """Return a variant for each decoder, or for each point of the grid `sweep` that means something to that decoder.
 
     `sweep` holds values by setting of the decoder, with or without the leading `decoder.`. A setting that changes nothing in a
-    decoder (the window of `ar`, the prior of `sjd`) does not multiply it.
+    decoder (the window of `ar`, the prediction of `sjd`) does not multiply it.
     """
     grid = {_decoder_key(key): values for key, values in sweep.items()}
-    lanes = []
+    variants = []
     for decoder in dict.fromkeys(decoders):
-        mine = {key: values for key, values in grid.items() if _matters(decoder, key, values, resolve)}
+        mine = {
+            key: values for key, values in grid.items() if _matters(decoder, key, values, resolve)
+        }
         for point in itertools.product(*mine.values()):
             chosen = dict(zip(mine, point, strict=True))
-            name = ",".join([decoder, *(f"{key.removeprefix('decoder.')}={value}" for key, value in chosen.items())])
-            lanes.append(Lane(name, resolve({"decoder.preset": decoder, **chosen}).config))
-    return tuple(lanes)
+            name = ",".join(
+                [
+                    decoder,
+                    *(f"{key.removeprefix('decoder.')}={value}" for key, value in chosen.items()),
+                ]
+            )
+            variants.append(Variant(name, resolve({"decoder.preset": decoder, **chosen}).config))
+    return tuple(variants)
 
 
 def _decoder_key(key: str) -> str:
     full = key if key.startswith("decoder.") else f"decoder.{key}"
-    known = [name for name in setting_types() if name.startswith("decoder.") and name != "decoder.preset"]
+    known = [
+        name for name in setting_types() if name.startswith("decoder.") and name != "decoder.preset"
+    ]
     if full not in known:
         raise unknown_key(full, known)
     return full
 
 
 def _matters(decoder: str, key: str, values: Sequence[str], resolve: Resolve) -> bool:
-    seen = {_effective(resolve({"decoder.preset": decoder, key: value}).config.decoder) for value in values}
+    seen = {
+        _effective(resolve({"decoder.preset": decoder, key: value}).config.decoder)
+        for value in values
+    }
     plain = _effective(resolve({"decoder.preset": decoder}).config.decoder)
     return bool(seen - {plain})
 
 
 def _effective(decoder: DecoderConfig) -> DecoderConfig:
     """Return the decoder without the parameters of parts that it does not have."""
-    prior = decoder.prior if decoder.prior.kind != "none" else PriorConfig()
-    relax = RelaxConfig(**{name: getattr(decoder.relax, name) for name in _RELAX.get(decoder.verifier, ())})
-    return replace(decoder, prior=prior, relax=relax)
+    prediction = decoder.prediction if decoder.prediction.kind != "none" else PredictionConfig()
+    relax = RelaxConfig(
+        **{name: getattr(decoder.relax, name) for name in _RELAX.get(decoder.verifier, ())}
+    )
+    return replace(decoder, prediction=prediction, relax=relax)
 
 
-def compare(request: Request, open_painters: OpenPainters, listen: Listener) -> Summary:
-    """Draw what is not on disk yet, the lanes taking turns; tells the same events as `generate`.
+def compare(request: Request, open_generators: OpenGenerators, listen: Listener) -> Summary:
+    """Draw what is not on disk yet, the variants taking turns; tells the same events as `generate`.
 
-    Each turn of a lane is one batch; who goes first moves on by one with every turn, so that a slow moment strikes all alike.
+    Each turn of a variant is one batch; who goes first moves on by one with every turn, so that a slow moment strikes all alike.
     Raises ConfigError and FolderError before generation, StorageError when the disk refuses, Interrupted after a signal.
     """
     with stoppable(), contextlib.ExitStack() as held:
-        tracks = [held.enter_context(_open_track(lane, request)) for lane in _seeded(request)]
+        tracks = [held.enter_context(_open_track(variant, request)) for variant in _seeded(request)]
         tally = _announce(request, tracks, listen)
         start = time.perf_counter()
         try:
             if any(track.todo for track in tracks):
-                with open_painters(_pinned(tracks, request.out)) as painters:
-                    _draw(request, tracks, painters, tally, listen)
+                with open_generators(_pinned(tracks, request.out)) as generators:
+                    _draw(request, tracks, generators, tally, listen)
         finally:
             summary = tally.summary(time.perf_counter() - start)
             listen(RunFinished(summary.as_json()))
     return summary
 
 
-def lane_folders(request: Request) -> list[Path]:
-    """Return the run folders of a comparison, in the order of its lanes."""
-    return [request.out / lane.name for lane in request.lanes]
+def variant_folders(request: Request) -> list[Path]:
+    """Return the run folders of a comparison, in the order of its variants."""
+    return [request.out / variant.name for variant in request.variants]
 
 
-def _seeded(request: Request) -> list[Lane]:
-    """Check that every folder fits its lane, and give all lanes one seed: the given one, that of the folders, or a new one."""
-    if not request.lanes:
+def _seeded(request: Request) -> list[Variant]:
+    """Check that every folder fits its variant, and give all variants one seed: the given one, that of the folders, or a new one."""
+    if not request.variants:
         raise ConfigError("no decoder is given", "for example --decoders ar,sjd,sjdvp")
     if (request.out / RUN).exists():
-        raise FolderError(f"{request.out} is a run folder itself", "give a new folder, for a run folder of each decoder")
-    if any(lane.config.run.batch_size == "auto" for lane in request.lanes):
-        raise ConfigError("a comparison needs a batch size of its own choice", "give --batch-size 1, or another number")
-    fits = [check_fits(request.out / lane.name, lane.config) for lane in request.lanes]
-    for lane, info in zip(request.lanes, fits, strict=True):
+        raise FolderError(
+            f"{request.out} is a run folder itself",
+            "give a new folder, for a run folder of each decoder",
+        )
+    if any(variant.config.run.batch_size == "auto" for variant in request.variants):
+        raise ConfigError(
+            "a comparison needs a batch size of its own choice",
+            "give --batch-size 1, or another number",
+        )
+    fits = [check_fits(request.out / variant.name, variant.config) for variant in request.variants]
+    for variant, info in zip(request.variants, fits, strict=True):
         if info is not None:
-            check_unchanged(request.out / lane.name, request.prompts.prompts)
+            check_unchanged(request.out / variant.name, request.prompts.prompts)
     known = [info.seed for info in fits if info is not None]
-    given = request.lanes[0].config.run.seed
+    given = request.variants[0].config.run.seed
     seed = given if given is not None else known[0] if known else new_run_seed()
-    lanes = [replace(lane, config=replace(lane.config, run=replace(lane.config.run, seed=seed))) for lane in request.lanes]
-    for lane in lanes:  # again, now that the seed is known: folders of different seeds do not fit together
-        check_fits(request.out / lane.name, lane.config)
-    return lanes
+    variants = [
+        replace(variant, config=replace(variant.config, run=replace(variant.config.run, seed=seed)))
+        for variant in request.variants
+    ]
+    for variant in (
+        variants
+    ):  # again, now that the seed is known: folders of different seeds do not fit together
+        check_fits(request.out / variant.name, variant.config)
+    return variants
 
 
 def _announce(request: Request, tracks: Sequence["_Track"], listen: Listener) -> Tally:
@@ -152,14 +191,23 @@ def _announce(request: Request, tracks: Sequence["_Track"], listen: Listener) ->
     config = tracks[0].config
     lossless = all(track.config.decoder.lossless for track in tracks)
     names = ", ".join(track.name for track in tracks)
-    listen(RunStarted(tally.requested, tally.skipped, str(request.out), names, lossless, config.run.device))
+    listen(
+        RunStarted(
+            tally.requested, tally.skipped, str(request.out), names, lossless, config.run.device
+        )
+    )
     if len({track.done for track in tracks}) > 1:
-        listen(Note("warning", "some decoders have drawn more before: their times were not measured in turns with the others"))
+        listen(
+            Note(
+                "warning",
+                "some decoders have drawn more before: their times were not measured in turns with the others",
+            )
+        )
     return tally
 
 
 def _pinned(tracks: Sequence["_Track"], out: Path) -> list[RunConfig]:
-    """Return the settings of the lanes with paths for hub ids, all at one revision: that of the first lane's folder."""
+    """Return the settings of the variants with paths for hub ids, all at one revision: that of the first variant's folder."""
     first, *others = tracks
     model = pinned(first.config, out / first.name).model
     for track in others:
@@ -172,19 +220,29 @@ def _pinned(tracks: Sequence["_Track"], out: Path) -> list[RunConfig]:
     return [replace(track.config, model=model) for track in tracks]
 
 
-def _draw(request: Request, tracks: Sequence["_Track"], painters: Sequence[Painter], tally: Tally, listen: Listener) -> None:
-    lanes = [(track, painter) for track, painter in zip(tracks, painters, strict=True) if track.todo]
-    for track, painter in lanes:
-        for _ in painter.paint(_Jobs(_warmup_jobs(request, track.seed))):
+def _draw(
+    request: Request,
+    tracks: Sequence["_Track"],
+    generators: Sequence[ImageGenerator],
+    tally: Tally,
+    listen: Listener,
+) -> None:
+    variants = [
+        (track, generator)
+        for track, generator in zip(tracks, generators, strict=True)
+        if track.todo
+    ]
+    for track, generator in variants:
+        for _ in generator.generate(_Jobs(_warmup_jobs(request, track.seed))):
             pass
     allowed = tracks[0].config.run.max_failures
     for turn in itertools.count():
-        lanes = [lane for lane in lanes if lane[0].todo]
-        if not lanes:
+        variants = [variant for variant in variants if variant[0].todo]
+        if not variants:
             return
-        first = turn % len(lanes)
-        for track, painter in lanes[first:] + lanes[:first]:
-            for row in track.take_turn(painter):
+        first = turn % len(variants)
+        for track, generator in variants[first:] + variants[:first]:
+            for row in track.take_turn(generator):
                 tally.add(row)
                 listen(ImageFinished(row))
         if allowed is not None and tally.failed > allowed:
@@ -205,7 +263,7 @@ def _warmup_jobs(request: Request, seed: int) -> list[Job]:
 
 @dataclass(slots=True)
 class _Track:
-    """A lane on disk, locked and open for writing."""
+    """A variant on disk, locked and open for writing."""
 
     name: str
     config: RunConfig
@@ -214,37 +272,50 @@ class _Track:
     done: int  # images finished by earlier runs
     saver: Saver
 
-    def take_turn(self, painter: Painter) -> Iterator[Row]:
+    def take_turn(self, generator: ImageGenerator) -> Iterator[Row]:
         """Draw and save the next batch; yields the rows as they are on disk."""
         size = self.config.run.batch_size
         assert size != "auto"  # `compare` has seen to it
         turn = {task.job: task for task in self.todo[:size]}
         del self.todo[:size]
-        for picture in painter.paint(_Jobs(turn)):
-            task = turn[picture.job]
-            yield self.saver.save(task.prompt, picture, task.attempt)
+        for image in generator.generate(_Jobs(turn)):
+            task = turn[image.job]
+            yield self.saver.save(task.prompt, image, task.attempt)
 
 
 @contextlib.contextmanager
-def _open_track(lane: Lane, request: Request) -> Iterator[_Track]:
-    root, config, prompts = request.out / lane.name, lane.config, request.prompts
+def _open_track(variant: Variant, request: Request) -> Iterator[_Track]:
+    root, config, prompts = request.out / variant.name, variant.config, request.prompts
     copies = config.run.num_images_per_prompt
     info = open_folder(root, config, Wanted(copies, request.selection), prompts, request.argv)
     remove_leftovers(root)
     with shard_lock(root, _WHOLE), Appender(log_path(root, _WHOLE)) as log:
-        check_fits(root, config)  # again: until now another process might have begun the folder anew
-        with folder_lock(root), Ledger(root) as ledger:
-            ledger.admit(prompts.prompts)
+        check_fits(
+            root, config
+        )  # again: until now another process might have begun the folder anew
+        with folder_lock(root), PromptsLog(root) as prompts_log:
+            prompts_log.admit(prompts.prompts)
         entries = read_log(root)
         done = frozenset(finished(root, entries))
-        plan = Plan(info.seed, copies, _WHOLE, request.selection, entries, done, overwrite=False, retry_failed=True)
+        plan = Plan(
+            info.seed,
+            copies,
+            _WHOLE,
+            request.selection,
+            entries,
+            done,
+            overwrite=False,
+            retry_failed=True,
+        )
         todo = [task for prompt in prompts.prompts for task in plan.tasks(prompt)]
         saver = Saver(root, log, RowMaker(config, _WHOLE), copies, config.run.metadata)
-        yield _Track(lane.name, config, info.seed, todo, plan.count(prompts.prompts)["finished"], saver)
+        yield _Track(
+            variant.name, config, info.seed, todo, plan.count(prompts.prompts)["finished"], saver
+        )
 
 
 class _Jobs:
-    """A JobSource of a few jobs."""
+    """A JobQueue of a few jobs."""
 
     def __init__(self, jobs: Sequence[Job] | Mapping[Job, Task]) -> None:
         self._rest = iter(jobs)

@@ -1,4 +1,4 @@
-"""The main job: prompts in, pictures and a log out; safe to interrupt and to run again. Imports no torch."""
+"""The main job: prompts in, images and a log out; safe to interrupt and to run again. Imports no torch."""
 
 import contextlib
 import itertools
@@ -13,7 +13,7 @@ from typing import BinaryIO
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted, one_at_a_time
-from sjdvp.jobs import Painter, Picture
+from sjdvp.jobs import ImageGenerator, ImageResult
 from sjdvp.runs.background import Background
 from sjdvp.runs.folder import (
     PickWindow,
@@ -24,25 +24,25 @@ from sjdvp.runs.folder import (
     open_folder,
     settled,
 )
-from sjdvp.runs.journal import finished, read_log
+from sjdvp.runs.job_queue import PipeFeed, TaskQueue, file_feed
 from sjdvp.runs.jsonl import Appender
 from sjdvp.runs.layout import log_path
-from sjdvp.runs.ledger import Ledger, check_unchanged
 from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
+from sjdvp.runs.log import finished, read_log
 from sjdvp.runs.long_prompts import LongPrompts
 from sjdvp.runs.pinned import pinned
 from sjdvp.runs.plan import Plan, Task
 from sjdvp.runs.prompts import Prompt, PromptSet, inline_prompts, read_prompts, stream_prompts
+from sjdvp.runs.prompts_log import PromptsLog, check_unchanged
 from sjdvp.runs.row import RowMaker
-from sjdvp.runs.saver import Saver
-from sjdvp.runs.shards import Selection, Shard, rank
+from sjdvp.runs.sharding import Selection, Shard, rank
 from sjdvp.runs.signals import stoppable
-from sjdvp.runs.source import PipeFeed, TaskSource, file_feed
-from sjdvp.runs.tally import Summary, Tally
+from sjdvp.runs.summary import Summary, Tally
+from sjdvp.runs.writer import Saver
 
 _FEW = 4  # images: the smallest batch that auto stands for
 
-OpenPainter = Callable[[RunConfig], AbstractContextManager[Painter]]
+OpenGenerator = Callable[[RunConfig], AbstractContextManager[ImageGenerator]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,13 @@ class Request:
 
     def __post_init__(self) -> None:
         if [self.prompts is not None, bool(self.inline), self.stdin is not None].count(True) != 1:
-            raise ConfigError("prompts must come from one place", "give either --prompts or --prompt")
+            raise ConfigError(
+                "prompts must come from one place", "give either --prompts or --prompt"
+            )
         if self.stdin is not None and self.shard.count > 1:
-            raise ConfigError("a pipe cannot be shared between shards", "write the prompts to a file first")
+            raise ConfigError(
+                "a pipe cannot be shared between shards", "write the prompts to a file first"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +96,31 @@ def preview(request: Request) -> Preview:
     if prompts is None:
         return Preview(None, 0, seed, "pipe", 0, 0)
     counts = _plan(request, seed or 0).count(prompts.prompts)
-    return Preview(counts.total(), counts["finished"], seed, prompts.format, prompts.skipped, prompts.duplicates)
+    return Preview(
+        counts.total(),
+        counts["finished"],
+        seed,
+        prompts.format,
+        prompts.skipped,
+        prompts.duplicates,
+    )
 
 
-def generate(request: Request, open_painter: OpenPainter, listen: Listener, pick_window: PickWindow = given_window) -> Summary:
+def generate(
+    request: Request,
+    open_generator: OpenGenerator,
+    listen: Listener,
+    pick_window: PickWindow = given_window,
+) -> Summary:
     """Draw every requested image that is not on disk yet.
 
-    `open_painter` is called once, after all checks, and only when there is something to draw; a plain Painter fits through
+    `open_generator` is called once, after all checks, and only when there is something to draw; a plain ImageGenerator fits through
     `contextlib.nullcontext`. `pick_window` is asked when a new folder is to have the window `auto`. `listen` hears RunStarted,
     Notes, one ImageFinished an image (from another thread, never two calls at a time) and RunFinished, which comes also when the
     run ends by an error or a signal.
 
     Raises PromptError, ConfigError, FolderError before generation; StorageError when the disk refuses a write; Interrupted after
-    SIGINT or SIGTERM (pictures that were complete are saved); PromptError also later, for a pipe with a bad line.
+    SIGINT or SIGTERM (images that were complete are saved); PromptError also later, for a pipe with a bad line.
     """
     listen = one_at_a_time(listen)
     with stoppable(), contextlib.ExitStack() as held:
@@ -114,11 +130,15 @@ def generate(request: Request, open_painter: OpenPainter, listen: Listener, pick
         request = replace(request, config=settled(request.config, info.window))
         remove_leftovers(request.out)
         stale = held.enter_context(shard_lock(request.out, request.shard))
-        check_fits(request.out, request.config)  # again: until now another process might have begun the folder anew
+        check_fits(
+            request.out, request.config
+        )  # again: until now another process might have begun the folder anew
         run = _Run(request, info, listen)
         run.announce(prompts, stale)
-        source = _from_pipe(request, run, held) if prompts is None else _from_file(request, run, prompts)
-        return run.draw(source, open_painter)
+        source = (
+            _from_pipe(request, run, held) if prompts is None else _from_file(request, run, prompts)
+        )
+        return run.draw(source, open_generator)
 
 
 def _examine(request: Request) -> tuple[PromptSet | None, RunInfo | None]:
@@ -178,13 +198,26 @@ class _Run:
             self.count(prompts.prompts)
         done, total = self.tally.skipped, None if prompts is None else self.tally.requested
         decoder = config.decoder
-        self.listen(RunStarted(total, done, str(self.request.out), decoder.preset, decoder.lossless, config.run.device))
+        self.listen(
+            RunStarted(
+                total,
+                done,
+                str(self.request.out),
+                decoder.preset,
+                decoder.lossless,
+                config.run.device,
+            )
+        )
         notes = [stale, f"run seed {self.plan.seed}" if config.run.seed is None else ""]
-        notes.append(f"the weights' licence: {config.model.licence}" if config.model.licence else "")
+        notes.append(
+            f"the weights' licence: {config.model.licence}" if config.model.licence else ""
+        )
         if prompts is not None:
             notes.append(f"{prompts.skipped} blank lines skipped" if prompts.skipped else "")
             notes.append(
-                f"{prompts.duplicates} prompts repeat an earlier row; each row gets its own image" if prompts.duplicates else ""
+                f"{prompts.duplicates} prompts repeat an earlier row; each row gets its own image"
+                if prompts.duplicates
+                else ""
             )
         for note in filter(None, notes):
             self.listen(Note("warning" if note is stale else "info", note))
@@ -196,14 +229,17 @@ class _Run:
         self.tally.skipped += counts["finished"]
         self.tally.failed += counts["failed"]
 
-    def draw(self, source: TaskSource, open_painter: OpenPainter) -> Summary:
+    def draw(self, source: TaskQueue, open_generator: OpenGenerator) -> Summary:
         """Draw what the source gives; the summary is told however it ends."""
         try:
             if source.has_work():
-                with open_painter(pinned(self._painter_config(), self.request.out)) as painter, self._saving() as saving:
+                with (
+                    open_generator(pinned(self._generator_config(), self.request.out)) as generator,
+                    self._saving() as saving,
+                ):
                     source.check = saving.check
-                    for picture in self._until_too_many_fail(painter.paint(source)):
-                        saving.put((source.claim(picture.job), picture))
+                    for image in self._until_too_many_fail(generator.generate(source)):
+                        saving.put((source.claim(image.job), image))
             if self._stopped:  # said after the lines of the images that were still being saved
                 self.listen(Note("warning", self._stopped))
             source.raise_error()
@@ -213,7 +249,7 @@ class _Run:
             self.listen(RunFinished(summary.as_json()))
         return summary
 
-    def _painter_config(self) -> RunConfig:
+    def _generator_config(self) -> RunConfig:
         """Return the settings with no more rows than images where those are few: an idle row costs as much as a busy one."""
         config, todo = self.request.config, self.tally.requested - self.tally.skipped
         if config.run.batch_size != "auto" or self.request.stdin is not None or todo >= _FEW:
@@ -221,15 +257,21 @@ class _Run:
         return replace(config, run=replace(config.run, batch_size=todo))
 
     @contextlib.contextmanager
-    def _saving(self) -> Iterator[Background[tuple[Task, Picture]]]:
+    def _saving(self) -> Iterator[Background[tuple[Task, ImageResult]]]:
         request = self.request
         rows = RowMaker(request.config, request.shard, rank(os.environ))
         with Appender(log_path(request.out, request.shard)) as log:
-            saver = Saver(request.out, log, rows, request.config.run.num_images_per_prompt, request.config.run.metadata)
+            saver = Saver(
+                request.out,
+                log,
+                rows,
+                request.config.run.num_images_per_prompt,
+                request.config.run.metadata,
+            )
 
-            def save(done: tuple[Task, Picture]) -> None:
-                task, picture = done
-                row = saver.save(task.prompt, picture, task.attempt)
+            def save(done: tuple[Task, ImageResult]) -> None:
+                task, image = done
+                row = saver.save(task.prompt, image, task.attempt)
                 self.tally.add(row)
                 self._long.hear(row)
                 self.listen(ImageFinished(row))
@@ -237,34 +279,34 @@ class _Run:
             with Background(save) as background:
                 yield background
 
-    def _until_too_many_fail(self, pictures: Iterator[Picture]) -> Iterator[Picture]:
+    def _until_too_many_fail(self, images: Iterator[ImageResult]) -> Iterator[ImageResult]:
         allowed = 0 if self.request.fail_fast else self.request.config.run.max_failures
         failures = 0
-        for picture in pictures:
-            yield picture
-            failures += picture.error is not None
+        for image in images:
+            yield image
+            failures += image.error is not None
             if allowed is not None and failures > allowed:
                 self._stopped = f"stopped: {failures} failed images, {allowed} allowed"
                 return
 
 
-def _from_file(request: Request, run: _Run, prompts: PromptSet) -> TaskSource:
-    with folder_lock(request.out), Ledger(request.out) as ledger:
-        ledger.admit(prompts.prompts)
-    return TaskSource(file_feed(prompts.prompts), run.plan.tasks)
+def _from_file(request: Request, run: _Run, prompts: PromptSet) -> TaskQueue:
+    with folder_lock(request.out), PromptsLog(request.out) as prompts_log:
+        prompts_log.admit(prompts.prompts)
+    return TaskQueue(file_feed(prompts.prompts), run.plan.tasks)
 
 
-def _from_pipe(request: Request, run: _Run, held: contextlib.ExitStack) -> TaskSource:
+def _from_pipe(request: Request, run: _Run, held: contextlib.ExitStack) -> TaskQueue:
     assert request.stdin is not None
-    ledger = held.enter_context(Ledger(request.out))
+    prompts_log = held.enter_context(PromptsLog(request.out))
     arriving = stream_prompts(request.stdin, request.format, request.column)
 
     def tasks(prompt: Prompt) -> list[Task]:
-        ledger.admit([prompt])
+        prompts_log.admit([prompt])
         run.count((prompt,))
         return run.plan.tasks(prompt)
 
-    return TaskSource(PipeFeed(_selected(arriving, request.selection)), tasks)
+    return TaskQueue(PipeFeed(_selected(arriving, request.selection)), tasks)
 
 
 def _selected(arriving: Iterator[Prompt], selection: Selection) -> Iterator[Prompt]:

@@ -1,12 +1,12 @@
 """The shapes and the contracts that the rooms share.
 
 Dimension key (suffix of every tensor whose shape is known):
-    B rows (images in flight) · W window · X two windows, 2W · V image codes · T the most probable · S image positions ·
-    L past laws · K candidates · R rows of the trunk (B, or 2B with guidance: conditional rows first) · P prompt tokens ·
+    B rows (images in flight) · W window · X two windows, 2W · V image tokens · T the most probable · S image positions ·
+    L past distributions · K candidates · R rows of the transformer (B, or 2B with guidance: conditional rows first) · P prompt tokens ·
     C cache slots · D hidden size
 
-A window of row b starts at image position n_B[b], the first that is not committed. Column w stands for position n + w: its law is
-p_BWV[b, w], its draft draft_BW[b, w]. The last column is never drafted: its law gives the bonus draw.
+A window of row b starts at image position n_B[b], the first that is not committed. Column w stands for position n + w: its distribution is
+target_probs_BWV[b, w], its draft draft_BW[b, w]. The last column is never drafted: its distribution gives the bonus draw.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sjdvp.backbones.grid import Grid
-    from sjdvp.cache import RowCache
+    from sjdvp.kv_cache import KVCache
+    from sjdvp.models.layout import Grid
     from sjdvp.rng import Noise
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier decides: the first `accepted_B` drafts stand, and `token_B` follows them (correction or bonus)."""
+    """What a verifier decides: the first `accepted_B` drafts stand, and `token_B` follows them (resample or bonus)."""
 
     accepted_B: Tensor
     token_B: Tensor
@@ -32,32 +32,46 @@ class Verdict:
 class Verifier(Protocol):
     """Decides how many drafts of a window stand."""
 
-    lossless: bool  # whether the committed codes follow exactly the model's law; printed wherever a speed is
+    lossless: bool  # whether the committed tokens follow exactly the model's distribution; printed wherever a speed is
 
-    def __call__(self, p_BWV: Tensor, q_BWV: Tensor, draft_BW: Tensor, live_BW: Tensor, noise: "Noise") -> Verdict:
-        """Test `draft_BW`, drawn from the stored laws `q_BWV`, against the target laws `p_BWV`; only live columns hold drafts."""
+    def __call__(
+        self,
+        target_probs_BWV: Tensor,
+        draft_probs_BWV: Tensor,
+        draft_BW: Tensor,
+        live_BW: Tensor,
+        noise: "Noise",
+    ) -> Verdict:
+        """Test `draft_BW`, drawn from the stored distributions `draft_probs_BWV`, against the target distributions `target_probs_BWV`; only live columns hold drafts."""
 
 
 class Drafter(Protocol):
-    """Draws the next drafts. The law it is given is stored beside the draft, so it must draw from exactly that law."""
+    """Draws the next drafts. The distribution it is given is stored beside the draft, so it must draw from exactly that distribution."""
 
-    def __call__(self, law_BWV: Tensor, q_BWV: Tensor, draft_BW: Tensor, live_BW: Tensor, noise: "Noise") -> Tensor:
-        """Return drafts [B, W] distributed as `law_BWV`; it may reuse `draft_BW`, drawn from `q_BWV`, in live columns."""
+    def __call__(
+        self,
+        probs_BWV: Tensor,
+        draft_probs_BWV: Tensor,
+        draft_BW: Tensor,
+        live_BW: Tensor,
+        noise: "Noise",
+    ) -> Tensor:
+        """Return drafts [B, W] distributed as `probs_BWV`; it may reuse `draft_BW`, drawn from `draft_probs_BWV`, in live columns."""
 
 
-class Prior(Protocol):
-    """Verification prediction: from the laws a position has seen to the laws its next draft may be drawn from."""
+class Predictor(Protocol):
+    """Verification prediction: from the distributions a position has seen to the distributions its next draft may be drawn from."""
 
     @property
-    def n_laws(self) -> int:
-        """How many past laws it looks at, L."""
+    def history_length(self) -> int:
+        """How many past distributions it looks at, L."""
 
     @property
-    def n_candidates(self) -> int:
-        """How many laws it offers, K; 0 for no prediction at all."""
+    def n_predictions(self) -> int:
+        """How many distributions it offers, K; 0 for no prediction at all."""
 
-    def __call__(self, p_BWT: Tensor, past_BLWT: Tensor, age_BW: Tensor) -> Tensor:
-        """Return candidate laws [B, K, W, T], each with the mass of `p_BWT`; `age_BW` says how many of the L past laws exist."""
+    def __call__(self, target_probs_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor) -> Tensor:
+        """Return candidate distributions [B, K, W, T], each with the mass of `target_probs_BWT`; `age_BW` says how many of the L past distributions exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,7 @@ class Prompt:
     truncated: bool
 
 
-class Backbone(Protocol):
+class ImageModel(Protocol):
     """An autoregressive image model. It knows no drafter, verifier or scheduler; image position 0 follows the last prompt token."""
 
     @property
@@ -87,11 +101,11 @@ class Backbone(Protocol):
 
     @property
     def grid(self) -> "Grid":
-        """The geometry of its pictures."""
+        """The geometry of its images."""
 
     @property
-    def n_codes(self) -> int:
-        """Image codes, V."""
+    def vocab_size(self) -> int:
+        """Image tokens, V."""
 
     @property
     def n_weights(self) -> int:
@@ -120,23 +134,25 @@ class Backbone(Protocol):
     def prompt(self, text: str) -> Prompt:
         """Build both branches for a prompt text (template, tokenizer, special and size tokens, embeddings)."""
 
-    def new_cache(self, n_rows: int, n_slots: int) -> "RowCache":
-        """Allocate the keys and values of the trunk."""
+    def new_cache(self, batch_size: int, kv_length: int) -> "KVCache":
+        """Allocate the keys and values of the transformer."""
 
-    def embed(self, codes_BW: Tensor, pos_BW: Tensor) -> Tensor:
-        """Return the input embeddings [B, W, D] of codes at image positions; forced positions take their forced token."""
+    def embed(self, tokens_BW: Tensor, pos_BW: Tensor) -> Tensor:
+        """Return the input embeddings [B, W, D] of tokens at image positions; forced positions take their forced token."""
 
-    def hidden(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: "RowCache") -> Tensor:
-        """Run the trunk [R, W, D] -> [R, W, D], writing keys and values at `slots_RW`; the mask is boolean, True where attended.
+    def hidden(
+        self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: "KVCache"
+    ) -> Tensor:
+        """Run the transformer [R, W, D] -> [R, W, D], writing keys and values at `slots_RW`; the mask is boolean, True where attended.
 
         Slots beyond the length of the mask are not looked at.
         """
 
     def logits(self, h_RWD: Tensor) -> Tensor:
-        """Return the logits over the image codes alone [R, W, V]."""
+        """Return the logits over the image tokens alone [R, W, V]."""
 
     def codebook(self) -> Tensor:
-        """Return the codebook vectors [V, E] in which the distance of two codes is measured."""
+        """Return the codebook vectors [V, E] in which the distance of two tokens is measured."""
 
-    def pixels(self, codes_N: Tensor) -> Tensor:
-        """Decode the image codes of one image in raster order [rows * columns] to uint8 RGB [height, width, 3]."""
+    def pixels(self, tokens_N: Tensor) -> Tensor:
+        """Decode the image tokens of one image in raster order [rows * columns] to uint8 RGB [height, width, 3]."""

@@ -19,31 +19,31 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """One finished image, or its failure: exactly one of `pixels_HWC` (uint8, RGB) and `error` is set.
+class ImageResult:
+    """One finished image, or its failure: exactly one of `image_HWC` (uint8, RGB) and `error` is set.
 
     `stats` holds the measured fields of the log row (nfe, image_tokens, drafted, accepted, ..., seconds with `_s` in the key);
     it has the same keys for failed images. `error` has the keys type, message, hint.
     """
 
     job: Job
-    pixels_HWC: "np.ndarray[Any, Any] | None"
+    image_HWC: "np.ndarray[Any, Any] | None"
     stats: dict[str, Any] = field(default_factory=dict)
     error: dict[str, str] | None = None
 
 
-class JobSource(Protocol):
+class JobQueue(Protocol):
     """Where an engine takes its next job from."""
 
     def take(self, *, wait: bool) -> Job | None:
         """Return the next job. None: the source has ended (`wait` true) or has nothing just now (`wait` false)."""
 
 
-class Painter(Protocol):
-    """Anything that turns jobs into pictures: the engine, or a stand-in in a test."""
+class ImageGenerator(Protocol):
+    """Anything that turns jobs into images: the engine, or a stand-in in a test."""
 
-    def paint(self, source: JobSource) -> Iterator[Picture]:
-        """Draw every job of the source, several at a time, and yield each picture as it is ready (in any order).
+    def generate(self, source: JobQueue) -> Iterator[ImageResult]:
+        """Draw every job of the source, several at a time, and yield each image as it is ready (in any order).
 
-        A failed image is a Picture with an error; an exception means that the painter itself cannot go on.
+        A failed image is a ImageResult with an error; an exception means that the generator itself cannot go on.
         """

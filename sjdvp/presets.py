@@ -1,4 +1,4 @@
-"""The decoders with a name on the command line: each is a choice of drafter, prior, verifier and fresh rule. Imports no torch.
+"""The decoders with a name on the command line: each is a choice of drafter, prediction, verifier and fresh rule. Imports no torch.
 
 A preset is only data, merged below whatever a profile or flag says; a profile may override any field.
 """
@@ -8,14 +8,14 @@ from typing import Any
 
 from sjdvp.errors import ConfigError
 
-_SJD = {"drafter": "independent", "verifier": "exact", "fresh": "uniform"}
-_COUPLED = {"drafter": "coupled", "verifier": "exact", "fresh": "above"}
-_SAME_NOISE = {"drafter": "gumbel", "verifier": "same-noise", "fresh": "above"}
-_PLAIN = {"prior": {"kind": "none"}}
-_PREDICT = {"prior": {"kind": "adaptive"}}
+_SJD = {"drafter": "independent", "verifier": "rejection", "init": "uniform"}
+_COUPLED = {"drafter": "coupled", "verifier": "rejection", "init": "above"}
+_SAME_NOISE = {"drafter": "gumbel", "verifier": "same-noise", "init": "above"}
+_PLAIN = {"prediction": {"kind": "none"}}
+_PREDICT = {"prediction": {"kind": "adaptive"}}
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "ar": {**_SAME_NOISE, **_PLAIN, "fresh": "uniform", "window": 1},
+    "ar": {**_SAME_NOISE, **_PLAIN, "init": "uniform", "window": 1},
     "jacobi": {**_SJD, **_PLAIN},  # greedy: sampling.temperature is set to 0 with it
     "sjd": {**_SJD, **_PLAIN},
     "sjdvp": {**_SJD, **_PREDICT},
@@ -42,5 +42,7 @@ def preset(name: str) -> dict[str, Any]:
     if name not in PRESETS:
         close = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ConfigError(f"unknown decoder {name!r}", f"{hint}known decoders: {', '.join(PRESETS)}")
+        raise ConfigError(
+            f"unknown decoder {name!r}", f"{hint}known decoders: {', '.join(PRESETS)}"
+        )
     return PRESETS[name]

@@ -18,7 +18,9 @@ from sjdvp.errors import ConfigError
 from sjdvp.presets import GREEDY, preset
 
 PREFIX = "SJDVP_"
-STRUCTURE = frozenset({"decoder.drafter", "decoder.verifier", "decoder.fresh", "decoder.prior.kind"})
+STRUCTURE = frozenset(
+    {"decoder.drafter", "decoder.verifier", "decoder.init", "decoder.prediction.kind"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ class Resolved:
 
 
 def resolve(
-    profile: str | None = None, overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+    profile: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Resolved:
     """Merge all layers into one configuration.
 
@@ -58,8 +62,16 @@ def resolve(
     """
     environ = os.environ if environ is None else environ
     user, env = _user_layer(environ), _environment_layer(environ)
-    flags = _layer("flag", {k: _read_from("flag", k, v) if isinstance(v, str) else v for k, v in (overrides or {}).items()})
-    named = profile or str(env.values.get("profile") or user.values.get("profile") or RunConfig().profile)
+    flags = _layer(
+        "flag",
+        {
+            k: _read_from("flag", k, v) if isinstance(v, str) else v
+            for k, v in (overrides or {}).items()
+        },
+    )
+    named = profile or str(
+        env.values.get("profile") or user.values.get("profile") or RunConfig().profile
+    )
     named_by = "flag" if profile else _origin(env, user, key="profile")
     path = _find_from(named_by, named, environ)
     chosen = _file_layer(path, f"profile {path.stem}")
@@ -85,7 +97,10 @@ def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
     if name not in paths:
         close = difflib.get_close_matches(name, paths, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise ConfigError(f"unknown profile {name!r}", f"{hint}known profiles: {', '.join(sorted(paths))}; or give a FILE.yaml")
+        raise ConfigError(
+            f"unknown profile {name!r}",
+            f"{hint}known profiles: {', '.join(sorted(paths))}; or give a FILE.yaml",
+        )
     return paths[name]
 
 
@@ -128,7 +143,9 @@ def _files(environ: Mapping[str, str] | None) -> list[Path]:
         return packaged
     folder = user / "profiles"
     with _reading(folder):
-        own = [path for path in folder.iterdir() if path.suffix == ".yaml"] if folder.is_dir() else []
+        own = (
+            [path for path in folder.iterdir() if path.suffix == ".yaml"] if folder.is_dir() else []
+        )
     return [*packaged, *own]
 
 
@@ -159,7 +176,9 @@ def _file_layer(path: Path, origin: str) -> Layer:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from sjdvp.strict_yaml import load_mapping  # a help text reads no profile, and PyYAML is a tenth of its time
+    from sjdvp.strict_yaml import (
+        load_mapping,  # a help text reads no profile, and PyYAML is a tenth of its time
+    )
 
     return load_mapping(path)
 
@@ -212,7 +231,7 @@ def _merge(layers: Iterable[Layer]) -> tuple[dict[str, tuple[Any, str]], tuple[s
     """Merge layers, lowest first, into dotted key -> (value, origin).
 
     The highest layer that names a decoder preset decides the structure: the structural fields of lower layers are dropped, the
-    preset's own fill in, and what is given beside or above it still wins. Parameters (window, prior.rises, ...) are kept: those of
+    preset's own fill in, and what is given beside or above it still wins. Parameters (window, prediction.rises, ...) are kept: those of
     the preset are only what counts where no layer gives them.
     """
     stack = [_layer("built-in", {"decoder.preset": RunConfig().decoder.preset}), *layers]
@@ -220,15 +239,25 @@ def _merge(layers: Iterable[Layer]) -> tuple[dict[str, tuple[Any, str]], tuple[s
     name = str(stack[chosen].values["decoder.preset"])
     fields = dict(_flatten({"decoder": preset(name)}, setting_types()))
     own = {key: (value, f"decoder {name}") for key, value in fields.items()}
-    merged: dict[str, tuple[Any, str]] = {key: value for key, value in own.items() if key not in STRUCTURE}
+    merged: dict[str, tuple[Any, str]] = {
+        key: value for key, value in own.items() if key not in STRUCTURE
+    }
     for i, layer in enumerate(stack):
         if i == chosen:
             merged.update({key: value for key, value in own.items() if key in STRUCTURE})
-        merged.update({k: (v, layer.origins[k]) for k, v in layer.values.items() if i >= chosen or k not in STRUCTURE})
+        merged.update(
+            {
+                k: (v, layer.origins[k])
+                for k, v in layer.values.items()
+                if i >= chosen or k not in STRUCTURE
+            }
+        )
     return merged, _force(merged, name, fields)
 
 
-def _force(merged: dict[str, tuple[Any, str]], name: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+def _force(
+    merged: dict[str, tuple[Any, str]], name: str, fields: Mapping[str, Any]
+) -> tuple[str, ...]:
     """Impose what a decoder is by definition (`ar`: window 1, `jacobi`: greedy); say so where a flag asked otherwise."""
     forced = {key: value for key, value in fields.items() if key == "decoder.window"}
     forced |= {"sampling.temperature": 0.0} if name in GREEDY else {}
@@ -241,9 +270,13 @@ def _force(merged: dict[str, tuple[Any, str]], name: str, fields: Mapping[str, A
     return tuple(notes)
 
 
-def _flatten(table: Mapping[str, Any], types: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(
+    table: Mapping[str, Any], types: Mapping[str, Any], where: str = ""
+) -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) of every setting in nested sections; unknown keys and values in place of a section are errors."""
-    sections = {key.rsplit(".", depth)[0] for key in types for depth in range(1, key.count(".") + 1)}
+    sections = {
+        key.rsplit(".", depth)[0] for key in types for depth in range(1, key.count(".") + 1)
+    }
     for name, value in table.items():
         key = f"{where}.{name}" if where else name
         if key in types:

@@ -1,6 +1,6 @@
-"""How good the pictures of finished runs are: CLIP score, and Fréchet distance to reference pictures. Needs `sjdvp[eval]`.
+"""How good the images of finished runs are: CLIP score, and Fréchet distance to reference images. Needs `sjdvp[eval]`.
 
-Pairs of prompt and picture come from the log. The measures are torchmetrics' own; weights come from local paths alone.
+Pairs of prompt and image come from the log. The measures are torchmetrics' own; weights come from local paths alone.
 """
 
 import importlib
@@ -18,8 +18,8 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
 from sjdvp.errors import ConfigError, FolderError, WeightsError
 from sjdvp.report.load import Run, load_runs
-from sjdvp.runs.journal import picture_sizes
 from sjdvp.runs.layout import RUN
+from sjdvp.runs.log import image_sizes
 
 BATCH = 16
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
@@ -27,9 +27,9 @@ _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One picture and the prompt it was drawn for."""
+    """One image and the prompt it was drawn for."""
 
-    picture: Path
+    image: Path
     prompt: str
 
 
@@ -42,24 +42,32 @@ class Clip(nn.Module):
         self.config = model.config
         self.num_features = int(model.config.projection_dim)
 
-    def process(self, text: list[str] | None = None, images: list[Tensor] | None = None, **_: object) -> Any:
-        """Return the model's inputs for captions or for pictures."""
+    def process(
+        self, text: list[str] | None = None, images: list[Tensor] | None = None, **_: object
+    ) -> Any:
+        """Return the model's inputs for captions or for images."""
         if text is not None:
             longest = self.config.text_config.max_position_embeddings
-            return self.tokenizer(text, padding=True, truncation=True, max_length=longest, return_tensors="pt")
-        return self.image_processor(images=[picture.cpu() for picture in images or ()], return_tensors="pt")
+            return self.tokenizer(
+                text, padding=True, truncation=True, max_length=longest, return_tensors="pt"
+            )
+        return self.image_processor(
+            images=[image.cpu() for image in images or ()], return_tensors="pt"
+        )
 
     def get_image_features(self, pixel_values: Tensor) -> Tensor:
-        """Return one vector a picture."""
+        """Return one vector a image."""
         return self.model.get_image_features(pixel_values=pixel_values).pooler_output
 
     def get_text_features(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return one vector a caption."""
         return self.model.get_text_features(input_ids=ids, attention_mask=mask).pooler_output
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Return the vectors of uint8 pictures [N, 3, H, W]."""
-        return self.get_image_features(self.process(images=list(pictures))["pixel_values"].to(pictures.device))
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the vectors of uint8 images [N, 3, H, W]."""
+        return self.get_image_features(
+            self.process(images=list(images))["pixel_values"].to(images.device)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,12 @@ class Quality:
 
 
 def measure(
-    folders: Sequence[Path], *, clip: Path | None, reference: Path | None, inception: Path | None, device: torch.device
+    folders: Sequence[Path],
+    *,
+    clip: Path | None,
+    reference: Path | None,
+    inception: Path | None,
+    device: torch.device,
 ) -> list[Quality]:
     """Measure every run in `folders` with the weights that are given."""
     drawn_by_run = [(run, pairs(run)) for run in load_runs(folders)]
@@ -83,101 +96,145 @@ def measure(
     encoder = open_clip(clip, device) if clip else None
     found = []
     for run, drawn in drawn_by_run:
-        files = [pair.picture for pair in drawn]
+        files = [pair.image for pair in drawn]
         found.append(
             Quality(
                 run=run.name,
                 lossless=run.lossless,
                 images=len(drawn),
                 clip_score=clip_score(drawn, encoder, device) if encoder else None,
-                fid_clip=clip_distance(files, others, encoder, device) if encoder and others else None,
-                fid=inception_distance(files, others, inception, device) if inception and others else None,
+                fid_clip=clip_distance(files, others, encoder, device)
+                if encoder and others
+                else None,
+                fid=inception_distance(files, others, inception, device)
+                if inception and others
+                else None,
             )
         )
     return found
 
 
 def pairs(run: Run) -> list[Pair]:
-    """Return the pictures of a run with their prompts, as the log pairs them; raises FolderError when one is gone."""
+    """Return the images of a run with their prompts, as the log pairs them; raises FolderError when one is gone."""
     found = [Pair(run.root / row["file"], row["prompt"]) for row in run.ok.values()]
     if not found:
-        raise FolderError(f"{run.root} has no finished picture")
-    there = picture_sizes(run.root)
-    gone = next((pair.picture for pair in found if pair.picture.name not in there), None)
+        raise FolderError(f"{run.root} has no finished image")
+    there = image_sizes(run.root)
+    gone = next((pair.image for pair in found if pair.image.name not in there), None)
     if gone:
-        raise FolderError(f"{gone} is gone, though the log names it", "see `sjdvp check`; `sjdvp generate` draws it again")
+        raise FolderError(
+            f"{gone} is gone, though the log names it",
+            "see `sjdvp check`; `sjdvp generate` draws it again",
+        )
     return found
 
 
 def references(folder: Path) -> list[Path]:
-    """Return the pictures to be held against: all in a folder and below, or those of a run folder."""
+    """Return the images to be held against: all in a folder and below, or those of a run folder."""
     if (folder / RUN).is_file():
-        return [pair.picture for run in load_runs([folder]) for pair in pairs(run)]
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES) if folder.is_dir() else []
+        return [pair.image for run in load_runs([folder]) for pair in pairs(run)]
+    found = (
+        sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+        if folder.is_dir()
+        else []
+    )
     if len(found) < 2:
-        raise FolderError(f"{folder} holds {len(found)} pictures ({', '.join(sorted(_SUFFIXES))})", "a distance needs many")
+        raise FolderError(
+            f"{folder} holds {len(found)} images ({', '.join(sorted(_SUFFIXES))})",
+            "a distance needs many",
+        )
     return found
 
 
 def open_clip(folder: Path, device: torch.device) -> Clip:
     """Load a CLIP model that lies in a local folder; raises WeightsError."""
     if not folder.is_dir():
-        raise WeightsError(f"{folder}: no such folder of CLIP weights", "download for example openai/clip-vit-large-patch14 there")
+        raise WeightsError(
+            f"{folder}: no such folder of CLIP weights",
+            "download for example openai/clip-vit-large-patch14 there",
+        )
     try:
         model = CLIPModel.from_pretrained(folder, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        pictures = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+        images = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise WeightsError(f"{folder}: no CLIP model that can be read: {error}", "it must be a folder of transformers") from error
-    return Clip(model, tokenizer, pictures).eval().to(device)
+        raise WeightsError(
+            f"{folder}: no CLIP model that can be read: {error}",
+            "it must be a folder of transformers",
+        ) from error
+    return Clip(model, tokenizer, images).eval().to(device)
 
 
 def clip_score(found: Sequence[Pair], clip: Clip, device: torch.device) -> float:
-    """Return the mean of 100 times the cosine of picture and prompt."""
-    metric = _torchmetrics("multimodal.clip_score", "CLIPScore")(model_name_or_path=lambda: (clip, clip.process)).to(device)
+    """Return the mean of 100 times the cosine of image and prompt."""
+    metric = _torchmetrics("multimodal.clip_score", "CLIPScore")(
+        model_name_or_path=lambda: (clip, clip.process)
+    ).to(device)
     with torch.inference_mode():
         for batch in _batches(found, BATCH):
-            metric.update([_pixels(pair.picture).to(device) for pair in batch], [pair.prompt for pair in batch])
+            metric.update(
+                [_pixels(pair.image).to(device) for pair in batch], [pair.prompt for pair in batch]
+            )
         return float(metric.compute())
 
 
-def clip_distance(pictures: Iterable[Path], reference: Iterable[Path], clip: Clip, device: torch.device) -> float:
-    """Return the Fréchet distance in the space of CLIP's picture features (arXiv 2203.06026)."""
-    return _distance(_torchmetrics("image.fid", "FrechetInceptionDistance")(feature=clip), pictures, reference, device)
+def clip_distance(
+    images: Iterable[Path], reference: Iterable[Path], clip: Clip, device: torch.device
+) -> float:
+    """Return the Fréchet distance in the space of CLIP's image features (arXiv 2203.06026)."""
+    return _distance(
+        _torchmetrics("image.fid", "FrechetInceptionDistance")(feature=clip),
+        images,
+        reference,
+        device,
+    )
 
 
-def inception_distance(pictures: Iterable[Path], reference: Iterable[Path], weights: Path, device: torch.device) -> float:
+def inception_distance(
+    images: Iterable[Path], reference: Iterable[Path], weights: Path, device: torch.device
+) -> float:
     """Return the FID of the literature; `weights` are those of torch-fidelity (weights-inception-2015-12-05-6726825d.pth)."""
     if not weights.is_file():
-        raise WeightsError(f"{weights}: no such file of Inception weights", "it is weights-inception-2015-12-05-6726825d.pth")
+        raise WeightsError(
+            f"{weights}: no such file of Inception weights",
+            "it is weights-inception-2015-12-05-6726825d.pth",
+        )
     metric = _torchmetrics("image.fid", "FrechetInceptionDistance")
     try:
         _require_tensors(weights)
         made = metric(feature=2048, feature_extractor_weights_path=str(weights))
     except ModuleNotFoundError as error:
-        raise ConfigError("the package torch-fidelity is not installed", 'pip install "sjdvp[eval]"') from error
+        raise ConfigError(
+            "the package torch-fidelity is not installed", 'pip install "sjdvp[eval]"'
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise _no_inception(weights, error) from error
-    return _distance(made, pictures, reference, device)
+    return _distance(made, images, reference, device)
 
 
 def _require_tensors(weights: Path) -> None:
     """Open the file with care, since torch-fidelity unpickles it without: what passes holds tensors only."""
     try:
         torch.load(weights, weights_only=True, map_location="cpu")
-    except Exception as error:  # bytes that are no pickle are carried out as one, and can end in any error
+    except (
+        Exception
+    ) as error:  # bytes that are no pickle are carried out as one, and can end in any error
         raise _no_inception(weights, error) from error
 
 
 def _no_inception(weights: Path, error: Exception) -> WeightsError:
     reason = str(error).partition("\n")[0]
-    return WeightsError(f"{weights}: not the Inception weights of torch-fidelity: {reason or type(error).__name__}")
+    return WeightsError(
+        f"{weights}: not the Inception weights of torch-fidelity: {reason or type(error).__name__}"
+    )
 
 
-def _distance(metric: Any, pictures: Iterable[Path], reference: Iterable[Path], device: torch.device) -> float:
+def _distance(
+    metric: Any, images: Iterable[Path], reference: Iterable[Path], device: torch.device
+) -> float:
     metric = metric.to(device)
     with torch.inference_mode():
-        for files, real in ((pictures, False), (reference, True)):
+        for files, real in ((images, False), (reference, True)):
             for _, alike in itertools.groupby(map(_pixels, files), key=lambda pixels: pixels.shape):
                 for batch in _batches(alike, BATCH):
                     metric.update(torch.stack(batch).to(device), real=real)
@@ -189,18 +246,26 @@ def _torchmetrics(module: str, name: str) -> Callable[..., Any]:
         found = importlib.import_module(f"torchmetrics.{module}")
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the package {str(error.name).partition('.')[0]} is not installed", 'pip install "sjdvp[eval]"'
+            f"the package {str(error.name).partition('.')[0]} is not installed",
+            'pip install "sjdvp[eval]"',
         ) from error
     return getattr(found, name)
 
 
 def _pixels(file: Path) -> Tensor:
-    """Return a picture as uint8 [3, H, W]."""
+    """Return a image as uint8 [3, H, W]."""
     try:
         with Image.open(file) as opened:
             return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # SyntaxError: Pillow, for a broken chunk
-        raise FolderError(f"{file} is not a picture that can be read: {error}", "see `sjdvp check`") from error
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+    ) as error:  # SyntaxError: Pillow, for a broken chunk
+        raise FolderError(
+            f"{file} is not a image that can be read: {error}", "see `sjdvp check`"
+        ) from error
 
 
 def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -20,7 +20,7 @@ class Purpose(IntEnum):
     """What a number is drawn for. Two purposes never share a number, so no decision can learn of another's noise."""
 
     ACCEPT = 1  # the test of a draft
-    CORRECT = 2  # the draw that replaces the first rejected draft, and the bonus draw
+    RESAMPLE = 2  # the draw that replaces the first rejected draft, and the bonus draw
     KEEP = 3  # whether a coupled drafter keeps a draft
     DRAFT = 4  # the draw of a new draft
     GUMBEL = 5  # per code, for the whole life of a position
@@ -82,7 +82,9 @@ class Noise:
 
     def __init__(self, key_B: Tensor, pos_BW: Tensor, step_B: Tensor) -> None:
         self._all = _Numbers(_chain(key_B[:, None], pos_BW), step_B)
-        self._own: Callable[[Tensor], Tensor] = lambda t: t  # the columns of all that are this object's
+        self._own: Callable[[Tensor], Tensor] = lambda t: (
+            t
+        )  # the columns of all that are this object's
 
     def first(self, width: int) -> "Noise":
         """Return the numbers of the first columns."""
@@ -102,10 +104,12 @@ class Noise:
         """Return one number in (0, 1) for each position of this step."""
         return self._own(self._all.uniform_PBW()[purpose - Purpose.ACCEPT])
 
-    def exponential_BWV(self, n_codes: int) -> Tensor:
+    def exponential_BWV(self, vocab_size: int) -> Tensor:
         """Return one exponential number for each position and code, the same at every step: the fixed noise of Gumbel draws."""
-        code_V = torch.arange(n_codes, device=self._all.position_BW.device)
-        return exponential(self._own(self._all.position_BW)[..., None], int(Purpose.GUMBEL), code_V)
+        token_V = torch.arange(vocab_size, device=self._all.position_BW.device)
+        return exponential(
+            self._own(self._all.position_BW)[..., None], int(Purpose.GUMBEL), token_V
+        )
 
 
 class _Numbers:
@@ -116,7 +120,9 @@ class _Numbers:
         self._uniform_PBW: Tensor | None = None
 
     def uniform_PBW(self) -> Tensor:
-        if self._uniform_PBW is None:  # all purposes at once: what takes time is to start so many small operations
+        if (
+            self._uniform_PBW is None
+        ):  # all purposes at once: what takes time is to start so many small operations
             h_BW = _chain(self.position_BW, self._step_B[:, None])
             strides = [_stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]
             self._uniform_PBW = _unit(_mix(torch.stack([h_BW + stride for stride in strides])))

@@ -8,7 +8,9 @@ _JOINERS = "\u200c\u200d"  # inside words and emoji; they move no cursor and reo
 
 def printable(text: str) -> str:
     r"""Return `text` with control, bidirectional and line-breaking characters written as escapes such as \x1b or \u2028."""
-    return "".join(c if unicodedata.category(c) not in _HIDDEN or c in _JOINERS else _escape(c) for c in text)
+    return "".join(
+        c if unicodedata.category(c) not in _HIDDEN or c in _JOINERS else _escape(c) for c in text
+    )
 
 
 def shortened(text: str, most: int = 80) -> str:

@@ -26,10 +26,16 @@ from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>.+))?")
-_SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha>[0-9a-f]{40})(?P<file>/.+)?")
+_SNAPSHOT = re.compile(
+    r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha>[0-9a-f]{40})(?P<file>/.+)?"
+)
 SUFFIXES = frozenset({".safetensors", ".pt", ".pth", ".bin", ".ckpt"})
 _WANTED = ["*.json", "*.safetensors"]
-_PICKLES = ["*.bin", "*.pth", "*.ckpt"]  # only where a repository has nothing better: many hold both
+_PICKLES = [
+    "*.bin",
+    "*.pth",
+    "*.ckpt",
+]  # only where a repository has nothing better: many hold both
 _OFFLINE = "HF_HUB_OFFLINE"
 _PATIENCE_S = 10  # with a hub that does not answer
 _cache_alone: ContextVar[bool] = ContextVar("cache_alone", default=False)
@@ -50,14 +56,25 @@ def locate(spec: str | None, revision: str | None = None, setting: str = "model.
     Raises WeightsError when they are not there: it names what was asked, the places looked in, and the command that fetches it.
     """
     if not spec:
-        raise WeightsError("no weights are named", f"give --model FOLDER or a hub id (the setting {setting})")
+        raise WeightsError(
+            "no weights are named", f"give --model FOLDER or a hub id (the setting {setting})"
+        )
     path = Path(spec).expanduser()
     if path.exists():
         return _local(path, revision)
     match = _HUB_ID.fullmatch(spec)
     if match is None or spec.startswith((".", "~")):
-        raise WeightsError(f"{spec}: no such file or folder ({setting})", "give a path that exists, or a hub id owner/name")
-    return _download(match["repo"], match["revision"] or revision, match["file"], path, weights=setting == "model.path")
+        raise WeightsError(
+            f"{spec}: no such file or folder ({setting})",
+            "give a path that exists, or a hub id owner/name",
+        )
+    return _download(
+        match["repo"],
+        match["revision"] or revision,
+        match["file"],
+        path,
+        weights=setting == "model.path",
+    )
 
 
 def pin(model: ModelConfig) -> ModelConfig:
@@ -103,7 +120,10 @@ def find_file(weights: Located, names: Iterable[str], other: str | None, setting
         found = next((place for place in places if place.is_file()), None)
     if found is None:
         looked = ", ".join(str(place) for place in places)
-        raise WeightsError(f"{setting} is needed and was not found; looked for {looked}", f"give --set {setting}=FILE or a hub id")
+        raise WeightsError(
+            f"{setting} is needed and was not found; looked for {looked}",
+            f"give --set {setting}=FILE or a hub id",
+        )
     return found
 
 
@@ -116,27 +136,49 @@ def _local(path: Path, revision: str | None) -> Located:
     snapshot = _SNAPSHOT.search(path.as_posix())
     if snapshot is None:
         return Located(path, path.resolve().name, revision)
-    return Located(path, f"{snapshot['owner']}/{snapshot['name']}{snapshot['file'] or ''}", snapshot["sha"])
+    return Located(
+        path, f"{snapshot['owner']}/{snapshot['name']}{snapshot['file'] or ''}", snapshot["sha"]
+    )
 
 
-def _download(repo: str, revision: str | None, file: str | None, as_path: Path, *, weights: bool) -> Located:
+def _download(
+    repo: str, revision: str | None, file: str | None, as_path: Path, *, weights: bool
+) -> Located:
     """Return where a repository, or a file of it, lies in the hub's cache; `weights` says that a model must be in it."""
     away = _why_not_asked()
     missing, reason = file, away
     try:
         if file is not None:
-            return _local(Path(hf_hub_download(repo, file, revision=revision, local_files_only=bool(away))), revision)
-        path = Path(snapshot_download(repo, revision=revision, allow_patterns=_WANTED, local_files_only=bool(away)))
+            return _local(
+                Path(hf_hub_download(repo, file, revision=revision, local_files_only=bool(away))),
+                revision,
+            )
+        path = Path(
+            snapshot_download(
+                repo, revision=revision, allow_patterns=_WANTED, local_files_only=bool(away)
+            )
+        )
         if not any(path.rglob("*.safetensors")):
             wanted = [*_WANTED, *_PICKLES]
-            path = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, local_files_only=bool(away)))
+            path = Path(
+                snapshot_download(
+                    repo, revision=revision, allow_patterns=wanted, local_files_only=bool(away)
+                )
+            )
         missing = _missing(path) if weights else None
         if missing is None:
             return _local(path, revision)
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
         reason = away or str(error).strip().splitlines()[0]
     asked = f"{missing} of {repo}" if missing else repo
-    command = " ".join(["hf download", repo, *([file] if file else []), *(["--revision", revision] if revision else [])])
+    command = " ".join(
+        [
+            "hf download",
+            repo,
+            *([file] if file else []),
+            *(["--revision", revision] if revision else []),
+        ]
+    )
     raise WeightsError(
         f"{asked} is not here and could not be fetched ({reason}): looked for {as_path} and in the cache {HF_HUB_CACHE}",
         f"fetch it where there is a network: {command}",
@@ -169,7 +211,9 @@ def _silence() -> str:
     Found out by one short request: with a network that is up and answers nothing, the library's own calls take many minutes.
     """
     try:
-        urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_PATIENCE_S).close()
+        urllib.request.urlopen(
+            urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_PATIENCE_S
+        ).close()
     except HTTPError:
         return ""  # an answer
     except (OSError, HTTPException) as error:

@@ -28,7 +28,7 @@ COMMANDS = {
     "prompts": "sjdvp_cli.prompts",
     "profiles": "sjdvp_cli.profiles",
     "compare": "sjdvp_cli.compare",
-    "diagnose": "sjdvp_cli.diagnose",
+    "analyze": "sjdvp_cli.analyze",
     "report": "sjdvp_cli.report",
     "check": "sjdvp_cli.check",
     "show": "sjdvp_cli.show",
@@ -72,7 +72,9 @@ class CommandTable(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.command(name, cls=GroupedCommand)(at_home(importlib.import_module(COMMANDS[name]).command))
+        one.command(name, cls=GroupedCommand)(
+            at_home(importlib.import_module(COMMANDS[name]).command)
+        )
         return typer.main.get_command(one)
 
     def __iter__(self) -> Iterator[str]:
@@ -96,9 +98,14 @@ def _print_version(wanted: bool) -> None:
 
 
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
 ) -> None:
-    """Draw images for a file of prompts with autoregressive models, several codes a forward, exactly as the model would."""
+    """Draw images for a file of prompts with autoregressive models, several tokens a forward, exactly as the model would."""
 
 
 def build() -> Any:
@@ -109,7 +116,9 @@ def build() -> Any:
         rich_markup_mode=None,
         context_settings={
             "help_option_names": ["-h", "--help"],
-            "token_normalize_func": lambda name: name.replace("_", "-"),  # --cfg_scale is --cfg-scale
+            "token_normalize_func": lambda name: name.replace(
+                "_", "-"
+            ),  # --cfg_scale is --cfg-scale
             "max_content_width": 110,
         },
     )
@@ -136,7 +145,11 @@ def run(arguments: Sequence[str]) -> int:
         return CLOSED_PIPE
     except StdoutError as error:
         silence_stdout()
-        return report(f"stdout cannot be written: {error.strerror}", "make room, or send it elsewhere", LOST_DATA)
+        return report(
+            f"stdout cannot be written: {error.strerror}",
+            "make room, or send it elsewhere",
+            LOST_DATA,
+        )
     except KeyboardInterrupt:
         return report("interrupted", "", INTERRUPTED)
 
@@ -144,9 +157,14 @@ def run(arguments: Sequence[str]) -> int:
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse what a variable that is not set leaves behind: as a folder, "" would be the one we are in. A prompt may be empty."""
     for before, word in zip(["", *arguments], arguments, strict=False):
-        if (word == "" and before != "--prompt") or (word.startswith("--") and word.endswith("=") and word != "--prompt="):
+        if (word == "" and before != "--prompt") or (
+            word.startswith("--") and word.endswith("=") and word != "--prompt="
+        ):
             where = word.rstrip("=") or before or "the first argument"
-            raise ConfigError(f"{where}: nothing is given, only an empty text", "is a variable of the shell not set?")
+            raise ConfigError(
+                f"{where}: nothing is given, only an empty text",
+                "is a variable of the shell not set?",
+            )
 
 
 def main() -> None:

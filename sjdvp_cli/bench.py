@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
     from sjdvp.bench import Point
-    from sjdvp.interfaces import Backbone
+    from sjdvp.interfaces import ImageModel
 
 _what = option("Measurement")
 _HEADINGS = (
     "batch", "window", "step ms", "± ms", "forward ms", "step/forward", "weights ms", "memory ms", "arithmetic ms", "step/roof",
-    "codes/forward", "images/s", "MiB/row",
+    "tokens/forward", "images/s", "MiB/row",
 )  # fmt: skip
 
 
@@ -30,12 +30,21 @@ _HEADINGS = (
 class Measurement:
     """What is measured."""
 
-    batch_sizes: Annotated[str, _what("--batch-sizes", metavar="N,N,…", help="Images in flight; default 1,2,4,8.")] = "1,2,4,8"
-    windows: Annotated[str | None, _what("--windows", metavar="N,N,…", help="Default: the profile's.")] = None
-    steps: Annotated[int, _what("--steps", metavar="N", min=5, help="Steps timed at each point; default 20.")] = 20
+    batch_sizes: Annotated[
+        str, _what("--batch-sizes", metavar="N,N,…", help="Images in flight; default 1,2,4,8.")
+    ] = "1,2,4,8"
+    windows: Annotated[
+        str | None, _what("--windows", metavar="N,N,…", help="Default: the profile's.")
+    ] = None
+    steps: Annotated[
+        int, _what("--steps", metavar="N", min=5, help="Steps timed at each point; default 20.")
+    ] = 20
     random_weights: Annotated[
         Literal["full", "tiny"] | None,
-        _what("--random-weights", help="No weights needed: the shape of the profile's model, or a tiny one with its grid."),
+        _what(
+            "--random-weights",
+            help="No weights needed: the shape of the profile's model, or a tiny one with its grid.",
+        ),
     ] = None
     as_json: Annotated[bool, _what("--json", help="No table, only the JSON object.")] = False
 
@@ -46,54 +55,79 @@ def command(measurement: Measurement, settings: Settings) -> int:
     config = settings.resolve().config
     batch_sizes = read_numbers("--batch-sizes", measurement.batch_sizes)
     chosen = measurement.windows is not None and config.decoder.preset != "ar"
-    windows = read_numbers("--windows", str(measurement.windows)) if chosen else [config.decoder.width]
+    windows = (
+        read_numbers("--windows", str(measurement.windows)) if chosen else [config.decoder.width]
+    )
 
+    from sjdvp.autotune import remember
     from sjdvp.bench import bench, best
-    from sjdvp.calibrate import remember
 
-    backbone = _open(config, measurement.random_weights)
+    model = _open(config, measurement.random_weights)
     trained = measurement.random_weights is None
-    points = list(bench(backbone, config, batch_sizes, windows, measurement.steps, trained=trained))
-    left_out = set(product(batch_sizes, windows)) - {(point.batch_size, point.window) for point in points}
-    for n_rows, window in sorted(left_out):
-        typer.echo(f"sjdvp: batch {n_rows}, window {window}: more than the free memory holds; left out", err=True)
+    points = list(bench(model, config, batch_sizes, windows, measurement.steps, trained=trained))
+    left_out = set(product(batch_sizes, windows)) - {
+        (point.batch_size, point.window) for point in points
+    }
+    for batch_size, window in sorted(left_out):
+        typer.echo(
+            f"sjdvp: batch {batch_size}, window {window}: more than the free memory holds; left out",
+            err=True,
+        )
     if not points:
-        raise DeviceError("no point of these fits into the memory", "give smaller --batch-sizes; see `sjdvp doctor`")
+        raise DeviceError(
+            "no point of these fits into the memory",
+            "give smaller --batch-sizes; see `sjdvp doctor`",
+        )
     if trained:
-        remember(config, backbone.device, points)
+        remember(config, model.device, points)
     if not measurement.as_json:
         show_table(_HEADINGS, map(_row, points))
     fastest = best(points)
-    typer.echo(json.dumps({**dataclasses.asdict(fastest), "points": [dataclasses.asdict(point) for point in points]}))
+    typer.echo(
+        json.dumps(
+            {
+                **dataclasses.asdict(fastest),
+                "points": [dataclasses.asdict(point) for point in points],
+            }
+        )
+    )
     return 0
 
 
 def read_numbers(flag: str, text: str) -> list[int]:
     """Read `1,4,8`."""
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isascii() and word.isdigit() and 0 < int(word) <= 1024 for word in words):
-        raise ConfigError(f"{flag} must be numbers from 1 to 1024, found {text!r}", f"for example {flag} 1,4,8")
+    if not words or not all(
+        word.isascii() and word.isdigit() and 0 < int(word) <= 1024 for word in words
+    ):
+        raise ConfigError(
+            f"{flag} must be numbers from 1 to 1024, found {text!r}", f"for example {flag} 1,4,8"
+        )
     return [int(word) for word in words]
 
 
-def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> "Backbone":
-    from sjdvp.backbones.stand_in import open_stand_in, shape_of, tiny
+def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> "ImageModel":
     from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
-    from sjdvp.engine.loading import load_backbone
+    from sjdvp.engine.loading import load_model
     from sjdvp.engine.memory import must_fit
+    from sjdvp.models.random_weights import open_stand_in, shape_of, tiny
 
     if random_weights is None:
-        return load_backbone(config)
+        return load_model(config)
     if config.run.device_map:
-        raise ConfigError("random weights go to one device", "leave --device-map out", "run.device_map")
+        raise ConfigError(
+            "random weights go to one device", "leave --device-map out", "run.device_map"
+        )
     device: torch.device = pick_device(config.run.device)
     shape = shape_of(config.profile)
     use_device(device)
     with must_fit("the weights", device):
         dtype = pick_dtype(config.model.dtype, device)
-        backbone = open_stand_in(tiny(shape) if random_weights == "tiny" else shape, config, device, dtype)
-    use_few_threads(backbone)
-    return backbone
+        model = open_stand_in(
+            tiny(shape) if random_weights == "tiny" else shape, config, device, dtype
+        )
+    use_few_threads(model)
+    return model
 
 
 def _row(point: "Point") -> tuple[str, ...]:
@@ -108,5 +142,5 @@ def _row(point: "Point") -> tuple[str, ...]:
         f"{point.step_ms / point.roof_ms:.1f}",
         "–" if point.tokens_per_nfe is None else f"{point.tokens_per_nfe:.2f}",
         "–" if point.images_per_s is None else f"{point.images_per_s:.3f}",
-        f"{point.row_bytes / 2**20:.1f}",
+        f"{point.slot_bytes / 2**20:.1f}",
     )

@@ -21,8 +21,18 @@ def command(
         typer.echo(json.dumps(found.as_json()))
     else:
         groups = {"missing": found.missing, "corrupt": found.corrupt, "foreign": found.foreign}
-        show_table(["what", "file", "reason"], [[name, f.file, f.reason] for name, group in groups.items() for f in group])
+        show_table(
+            ["what", "file", "reason"],
+            [[name, f.file, f.reason] for name, group in groups.items() for f in group],
+        )
         counts = ", ".join(f"{len(group)} {name}" for name, group in groups.items() if group)
-        advice = "; delete what is corrupt and draw again: the same command draws what is not there" if found.corrupt else ""
-        typer.echo(f"sjdvp: {found.ok}/{found.expected} ok{', ' if counts else ''}{counts}{advice}", err=True)
+        advice = (
+            "; delete what is corrupt and draw again: the same command draws what is not there"
+            if found.corrupt
+            else ""
+        )
+        typer.echo(
+            f"sjdvp: {found.ok}/{found.expected} ok{', ' if counts else ''}{counts}{advice}",
+            err=True,
+        )
     return 0 if found.whole else 1

@@ -13,7 +13,7 @@ import typer
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.events import Event, RunFinished
-from sjdvp.jobs import Painter
+from sjdvp.jobs import ImageGenerator
 from sjdvp.profiles import Resolved, resolve
 from sjdvp_cli.live import Mode, closing_line, watch
 from sjdvp_cli.options import Format, Settings, option, takes_options
@@ -21,7 +21,7 @@ from sjdvp_cli.prompts import read_whole
 from sjdvp_cli.report import show_lines, write_files
 
 if TYPE_CHECKING:
-    from sjdvp.compare import OpenPainters, Request
+    from sjdvp.compare import OpenGenerators, Request
     from sjdvp.runs.prompts import PromptSet
 
 _what, _prompts, _output = map(option, ("Comparison", "Prompts", "Output"))
@@ -31,35 +31,66 @@ _what, _prompts, _output = map(option, ("Comparison", "Prompts", "Output"))
 class Comparison:
     """What is compared, and where it goes."""
 
-    decoders: Annotated[str | None, _what("--decoders", metavar="A,B,…", help="Decoders that take turns.")] = None
-    sweep: Annotated[list[str] | None, _what("--sweep", metavar="KEY=A,B,…", help="Each value of a decoder setting.")] = None
-    out: Annotated[Path | None, _what("--out", "-o", metavar="DIR", help="A run folder for each decoder, and the page.")] = None
-    warmup: Annotated[int, _what("--warmup", metavar="N", min=0, help="Images drawn before measuring; default 1.")] = 1
+    decoders: Annotated[
+        str | None, _what("--decoders", metavar="A,B,…", help="Decoders that take turns.")
+    ] = None
+    sweep: Annotated[
+        list[str] | None,
+        _what("--sweep", metavar="KEY=A,B,…", help="Each value of a decoder setting."),
+    ] = None
+    out: Annotated[
+        Path | None,
+        _what("--out", "-o", metavar="DIR", help="A run folder for each decoder, and the page."),
+    ] = None
+    warmup: Annotated[
+        int, _what("--warmup", metavar="N", min=0, help="Images drawn before measuring; default 1.")
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
     """Where prompts come from."""
 
-    prompts: Annotated[Path | None, _prompts("--prompts", metavar="FILE|DIR|-", help="File or folder; - reads stdin.")] = None
-    prompt: Annotated[list[str] | None, _prompts("--prompt", metavar="TEXT", help="A prompt; may be repeated.")] = None
-    format: Annotated[Format, _prompts("--format", help="What the file is; auto goes by name and content.")] = "auto"
-    column: Annotated[str | None, _prompts("--column", metavar="NAME", help="Column or key that holds the prompt.")] = None
-    limit: Annotated[int | None, _prompts("--limit", metavar="N", min=1, help="Only the first N rows.")] = None
+    prompts: Annotated[
+        Path | None,
+        _prompts("--prompts", metavar="FILE|DIR|-", help="File or folder; - reads stdin."),
+    ] = None
+    prompt: Annotated[
+        list[str] | None, _prompts("--prompt", metavar="TEXT", help="A prompt; may be repeated.")
+    ] = None
+    format: Annotated[
+        Format, _prompts("--format", help="What the file is; auto goes by name and content.")
+    ] = "auto"
+    column: Annotated[
+        str | None,
+        _prompts("--column", metavar="NAME", help="Column or key that holds the prompt."),
+    ] = None
+    limit: Annotated[
+        int | None, _prompts("--limit", metavar="N", min=1, help="Only the first N rows.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """What is shown and printed."""
 
-    as_json: Annotated[bool, _output("--json", help="One JSON object on stdout at the end.")] = False
-    progress: Annotated[Mode, _output("--progress", help="How progress is shown on stderr.")] = "auto"
-    quiet: Annotated[bool, _output("--quiet", "-q", help="Only warnings, failures and the last line.")] = False
+    as_json: Annotated[bool, _output("--json", help="One JSON object on stdout at the end.")] = (
+        False
+    )
+    progress: Annotated[Mode, _output("--progress", help="How progress is shown on stderr.")] = (
+        "auto"
+    )
+    quiet: Annotated[
+        bool, _output("--quiet", "-q", help="Only warnings, failures and the last line.")
+    ] = False
 
 
 @takes_options
 def command(
-    folders: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Finished run folders, drawn before.")] = None,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="Finished run folders, drawn before."),
+    ] = None,
     *,
     comparison: Comparison,
     prompts: Prompts,
@@ -67,36 +98,51 @@ def command(
     output: Output,
 ) -> int:
     """Compare decoders: the same prompts, seeds and device, in turns."""
-    from sjdvp.compare import lane_folders
+    from sjdvp.compare import variant_folders
 
     code = 0
     if not folders:
         request = _request(comparison, prompts, settings)
-        code = draw(request, output, open_painters)
-        folders = lane_folders(request)
+        code = draw(request, output, open_generators)
+        folders = variant_folders(request)
     elif comparison.decoders or prompts.prompts or prompts.prompt:
-        raise ConfigError("finished folders are compared as they are", "leave --decoders and --prompts out, or the folders")
+        raise ConfigError(
+            "finished folders are compared as they are",
+            "leave --decoders and --prompts out, or the folders",
+        )
     _show(folders, comparison.out, as_json=output.as_json)
     return code
 
 
 def _request(comparison: Comparison, given: Prompts, settings: Settings) -> "Request":
-    from sjdvp.compare import Request, plan_lanes
-    from sjdvp.runs.shards import Selection
+    from sjdvp.compare import Request, plan_variants
+    from sjdvp.runs.sharding import Selection
 
     if not (comparison.decoders and comparison.out):
-        raise ConfigError("compare needs --decoders and --out, or finished run folders", "for example --decoders ar,sjd,sjdvp")
+        raise ConfigError(
+            "compare needs --decoders and --out, or finished run folders",
+            "for example --decoders ar,sjd,sjdvp",
+        )
     if settings.decoder:
-        raise ConfigError(f"--decoder {settings.decoder}: a comparison has several", "give --decoders A,B,…")
+        raise ConfigError(
+            f"--decoder {settings.decoder}: a comparison has several", "give --decoders A,B,…"
+        )
     overrides = {"run.batch_size": "1"} | settings.overrides()
 
     def with_settings(more: Mapping[str, Any]) -> Resolved:
         return resolve(settings.profile, {**overrides, **more})
 
     sweep = dict(parse_sweep(text) for text in comparison.sweep or [])
-    lanes = plan_lanes(parse_decoders(comparison.decoders), sweep, with_settings)
+    variants = plan_variants(parse_decoders(comparison.decoders), sweep, with_settings)
     selection = Selection(None, given.limit)
-    return Request(lanes, comparison.out, read_given(given), selection, comparison.warmup, ("sjdvp", *sys.argv[1:]))
+    return Request(
+        variants,
+        comparison.out,
+        read_given(given),
+        selection,
+        comparison.warmup,
+        ("sjdvp", *sys.argv[1:]),
+    )
 
 
 def read_given(given: Prompts) -> "PromptSet":
@@ -104,12 +150,18 @@ def read_given(given: Prompts) -> "PromptSet":
     from sjdvp.runs.prompts import inline_prompts
 
     if bool(given.prompts) == bool(given.prompt):
-        raise ConfigError("prompts come from either --prompts or --prompt", "for example --prompts prompts.txt")
-    return read_whole(given.prompts, given.format, given.column) if given.prompts else inline_prompts(given.prompt or ())
+        raise ConfigError(
+            "prompts come from either --prompts or --prompt", "for example --prompts prompts.txt"
+        )
+    return (
+        read_whole(given.prompts, given.format, given.column)
+        if given.prompts
+        else inline_prompts(given.prompt or ())
+    )
 
 
-def draw(request: "Request", output: Output, open_painters: "OpenPainters") -> int:
-    """Draw the pictures of a comparison, showing how it goes; returns the exit code."""
+def draw(request: "Request", output: Output, open_generators: "OpenGenerators") -> int:
+    """Draw the images of a comparison, showing how it goes; returns the exit code."""
     from sjdvp.compare import compare
 
     ends: list[Mapping[str, Any]] = []
@@ -121,7 +173,7 @@ def draw(request: "Request", output: Output, open_painters: "OpenPainters") -> i
                 if isinstance(event, RunFinished):
                     ends.append(event.summary)
 
-            return compare(request, open_painters, listen).exit_code
+            return compare(request, open_generators, listen).exit_code
     finally:
         for summary in ends:
             typer.echo(closing_line(summary), err=True)
@@ -144,7 +196,9 @@ def _show(folders: Sequence[Path], out: Path | None, *, as_json: bool) -> None:
         write_files(runs, lines, out / "report.html")
 
 
-def open_painters(configs: Sequence[RunConfig]) -> AbstractContextManager[Sequence[Painter]]:
+def open_generators(
+    configs: Sequence[RunConfig],
+) -> AbstractContextManager[Sequence[ImageGenerator]]:
     """Load the engines; torch is imported here and not before."""
     from sjdvp.engine.several import open_engines
 
@@ -165,5 +219,8 @@ def parse_sweep(text: str) -> tuple[str, list[str]]:
     key, equals, values = text.partition("=")
     found = [value.strip() for value in values.split(",") if value.strip()]
     if not (equals and found):
-        raise ConfigError(f"--sweep must be KEY=VALUE,VALUE,…, found {text!r}", "for example --sweep window=8,16,32")
+        raise ConfigError(
+            f"--sweep must be KEY=VALUE,VALUE,…, found {text!r}",
+            "for example --sweep window=8,16,32",
+        )
     return key.strip(), found

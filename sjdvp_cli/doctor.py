@@ -15,7 +15,15 @@ from sjdvp_cli.options import Settings, takes_options
 from sjdvp_cli.tables import show_table
 
 _WIDEST = 32  # the window that `auto` may come to
-PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "huggingface_hub", "numpy", "pillow")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "tokenizers",
+    "huggingface_hub",
+    "numpy",
+    "pillow",
+)
 
 
 @takes_options
@@ -54,15 +62,19 @@ def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
         model, need = weigh(config)
     except SjdvpError as error:
         return f"{error} ({error.hint})", {}
-    others = {field: str(getattr(model, field)) for field in ("tokenizer", "pixels", "text_encoder") if getattr(model, field)}
+    others = {
+        field: str(getattr(model, field))
+        for field in ("tokenizer", "pixels", "text_encoder")
+        if getattr(model, field)
+    }
     facts = {
         "weights": f"{model.path or 'in the package'}{f', revision {model.revision}' if model.revision else ''}",
         **others,
         "memory": f"{_bytes(need.weights)} for all that is loaded",
-        "an image": f"{_bytes(need.cache)} for keys and values, {_bytes(need.laws)} for laws (window {config.decoder.window})",
-        "largest batch": str(need.most_rows),
+        "an image": f"{_bytes(need.cache)} for keys and values, {_bytes(need.distributions)} for distributions (window {config.decoder.window})",
+        "largest batch": str(need.largest_batch),
     }
-    return "" if need.most_rows else f"does not fit: {_bytes(need.free)} are free", facts
+    return "" if need.largest_batch else f"does not fit: {_bytes(need.free)} are free", facts
 
 
 def _devices() -> dict[str, str]:
@@ -74,7 +86,9 @@ def _devices() -> dict[str, str]:
     facts = {"cpu": f"{os.cpu_count()} cores, {_bytes(free)} of {_bytes(total)} free"}
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        facts[f"cuda:{index}"] = f"{torch.cuda.get_device_name(index)}, {_bytes(free)} of {_bytes(total)} free"
+        facts[f"cuda:{index}"] = (
+            f"{torch.cuda.get_device_name(index)}, {_bytes(free)} of {_bytes(total)} free"
+        )
     return facts
 
 

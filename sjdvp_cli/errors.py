@@ -13,7 +13,9 @@ _WORDS = (
 )
 
 # Flags of other image programs, and what to do here instead.
-_NO_STEPS = "an autoregressive model has no denoising steps; speed is a matter of --decoder and --window"
+_NO_STEPS = (
+    "an autoregressive model has no denoising steps; speed is a matter of --decoder and --window"
+)
 ADVICE = {
     "--steps": _NO_STEPS,
     "--num-inference-steps": _NO_STEPS,
@@ -24,7 +26,9 @@ ADVICE = {
 
 def report(message: str, hint: str, code: int) -> int:
     """Print an error on stderr and return the exit code."""
-    typer.secho("sjdvp: error: ", fg=None if os.environ.get("NO_COLOR") else "red", nl=False, err=True)
+    typer.secho(
+        "sjdvp: error: ", fg=None if os.environ.get("NO_COLOR") else "red", nl=False, err=True
+    )
     typer.echo(message + (f"\n  {hint}" if hint else ""), err=True)
     return code
 
@@ -38,7 +42,9 @@ def explain(error: typer.TyperException) -> tuple[str, str]:
     if near:
         return _plain(error.message), f"did you mean {' or '.join(sorted(near))}?"
     context = getattr(error, "ctx", None)
-    return _plain(error.format_message()), f"`{context.command_path if context else 'sjdvp'} --help` lists what there is"
+    return _plain(
+        error.format_message()
+    ), f"`{context.command_path if context else 'sjdvp'} --help` lists what there is"
 
 
 def _plain(message: str) -> str:

@@ -14,26 +14,46 @@ HEADINGS = ("run", "images", "CLIP score", "FID of CLIP", "FID")
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or the folder of a comparison.")],
-    clip: Annotated[Path | None, typer.Option(metavar="DIR", help="CLIP weights, a folder of transformers.")] = None,
-    reference: Annotated[Path | None, typer.Option(metavar="DIR", help="Pictures to measure the distance to.")] = None,
-    inception: Annotated[Path | None, typer.Option(metavar="FILE", help="Inception weights of torch-fidelity, for FID.")] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")] = "auto",
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Run folders, or the folder of a comparison."),
+    ],
+    clip: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="CLIP weights, a folder of transformers.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Images to measure the distance to.")
+    ] = None,
+    inception: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Inception weights of torch-fidelity, for FID."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Measure pictures: CLIP score, distance to others; needs sjdvp[eval]."""
+    """Measure images: CLIP score, distance to others; needs sjdvp[eval]."""
     if not clip and not inception:
-        raise ConfigError("eval needs --clip or --inception", "CLIP score: --clip DIR; FID: --inception FILE --reference DIR")
+        raise ConfigError(
+            "eval needs --clip or --inception",
+            "CLIP score: --clip DIR; FID: --inception FILE --reference DIR",
+        )
     if inception and not reference:
-        raise ConfigError("--inception needs --reference", "FID is a distance to other pictures")
+        raise ConfigError("--inception needs --reference", "FID is a distance to other images")
     from sjdvp.engine.devices import pick_device
     from sjdvp.quality import measure
 
-    found = measure(folders, clip=clip, reference=reference, inception=inception, device=pick_device(device))
+    found = measure(
+        folders, clip=clip, reference=reference, inception=inception, device=pick_device(device)
+    )
     if as_json:
         typer.echo(json.dumps({"runs": [asdict(run) for run in found]}))
         return 0
-    show_table(HEADINGS, [[r.run, str(r.images), *map(_text, (r.clip_score, r.fid_clip, r.fid))] for r in found])
+    show_table(
+        HEADINGS,
+        [[r.run, str(r.images), *map(_text, (r.clip_score, r.fid_clip, r.fid))] for r in found],
+    )
     return 0
 
 

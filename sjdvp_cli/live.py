@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import typer
 
 from sjdvp.events import Event, ImageFinished, Note, RunFinished, RunStarted
-from sjdvp.runs.tally import Tally
+from sjdvp.runs.summary import Tally
 from sjdvp.text import printable, shortened
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ Mode = Literal["auto", "bar", "plain", "none"]
 
 PLAIN_SECONDS = 30.0
 PLAIN_SHARE = 0.05
-BAR_WIDTH = 90  # columns: the figures take up to 75, and on a narrower terminal they matter more than a bar
+BAR_WIDTH = (
+    90  # columns: the figures take up to 75, and on a narrower terminal they matter more than a bar
+)
 
 
 @dataclass(slots=True)
@@ -36,7 +38,11 @@ class Standing:
     def hear(self, event: Event) -> None:
         """Take one event into account."""
         if isinstance(event, RunStarted):
-            self.total, self.counts.skipped, self.started = event.total, event.done, time.monotonic()
+            self.total, self.counts.skipped, self.started = (
+                event.total,
+                event.done,
+                time.monotonic(),
+            )
         elif isinstance(event, RunFinished):
             self.summary = event.summary
         elif isinstance(event, ImageFinished):
@@ -109,7 +115,9 @@ class Plain:
 
     def update(self, standing: Standing) -> None:
         """Print the state when enough time or images have passed."""
-        enough = standing.total is not None and standing.seen - self.last_seen >= max(1, PLAIN_SHARE * standing.total)
+        enough = standing.total is not None and standing.seen - self.last_seen >= max(
+            1, PLAIN_SHARE * standing.total
+        )
         if self.progress and (enough or time.monotonic() - self.last_time >= PLAIN_SECONDS):
             self.say(f"sjdvp: {standing.count}, {standing.figures()}")
             self.begin(standing)
@@ -127,7 +135,12 @@ class Bar:
 
     def begin(self, standing: Standing) -> None:
         """Draw the bar."""
-        self.progress.add_task("", total=standing.total, completed=standing.seen, figures=f"{standing.count}, loading the model")
+        self.progress.add_task(
+            "",
+            total=standing.total,
+            completed=standing.seen,
+            figures=f"{standing.count}, loading the model",
+        )
 
     def update(self, standing: Standing) -> None:
         """Move the bar."""
@@ -136,7 +149,9 @@ class Bar:
 
 
 @contextmanager
-def watch(mode: Mode, *, quiet: bool, verbose: bool) -> Iterator[tuple[Standing, Callable[[Event], None]]]:
+def watch(
+    mode: Mode, *, quiet: bool, verbose: bool
+) -> Iterator[tuple[Standing, Callable[[Event], None]]]:
     """Show the events of a run; gives the totals and the listener."""
     standing = Standing()
     with _view(mode, quiet) as view:
@@ -158,9 +173,15 @@ def _show(event: Event, standing: Standing, view: View, *, quiet: bool, verbose:
         view.update(standing)
 
 
-def closing_line(summary: Mapping[str, Any], *, interrupted: bool = False, retry_failed: bool = True) -> str:
+def closing_line(
+    summary: Mapping[str, Any], *, interrupted: bool = False, retry_failed: bool = True
+) -> str:
     """Return the last line of a run, from its summary; it says to resume where that draws what is not there."""
-    finished, requested, failed = summary["ok"] + summary["skipped"], summary["requested"], summary["failed"]
+    finished, requested, failed = (
+        summary["ok"] + summary["skipped"],
+        summary["requested"],
+        summary["failed"],
+    )
     line = f"sjdvp: {finished}/{requested} ok"
     line += f", {failed} failed" if failed else ""
     line += ", interrupted" if interrupted else ""
@@ -186,21 +207,25 @@ def _view(mode: Mode, quiet: bool) -> Iterator[View]:
 def _opening(event: RunStarted) -> str:
     count = "prompts from a pipe" if event.total is None else f"{event.total} images"
     done = f", {event.done} done before" if event.done else ""
-    law = "lossless" if event.lossless else "not lossless"
-    return f"sjdvp: {count}{done}; decoder {event.decoder} ({law}) on {event.device}, to {event.out}"
+    distribution = "lossless" if event.lossless else "not lossless"
+    return f"sjdvp: {count}{done}; decoder {event.decoder} ({distribution}) on {event.device}, to {event.out}"
 
 
 def _image_line(row: Mapping[str, Any]) -> str:
     prompt = printable(shortened(str(row["prompt"])))
     if row["status"] == "ok":
-        return f"sjdvp: {row['file']}  {row['nfe'] or 0} forwards, {row['latency_s'] or 0:.2f} s  {prompt}"
+        return f"sjdvp: {row['file']}  {row['nfe'] or 0} forward passes, {row['latency_s'] or 0:.2f} s  {prompt}"
     error = row["error"] or {}
     hint = f" ({error['hint']})" if error.get("hint") else ""
     return f"sjdvp: failed: image {row['index']}, {prompt}: {error.get('type')}: {error.get('message')}{hint}"
 
 
 def _rate(images_per_s: float) -> str:
-    return f"{images_per_s:.2f} images/s" if images_per_s >= 0.1 else f"{images_per_s * 60:.2f} images/min"
+    return (
+        f"{images_per_s:.2f} images/s"
+        if images_per_s >= 0.1
+        else f"{images_per_s * 60:.2f} images/min"
+    )
 
 
 def _clock(seconds: float) -> str:

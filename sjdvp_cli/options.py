@@ -15,7 +15,9 @@ from sjdvp.errors import ConfigError
 from sjdvp.presets import PRESETS
 from sjdvp.profiles import Resolved, resolve
 
-Format = Literal["auto", "txt", "tsv", "csv", "jsonl", "json", "coco", "geneval", "dir"]  # of prompt files
+Format = Literal[
+    "auto", "txt", "tsv", "csv", "jsonl", "json", "coco", "geneval", "dir"
+]  # of prompt files
 
 
 def option(panel: str) -> Callable[..., Any]:
@@ -26,12 +28,17 @@ def option(panel: str) -> Callable[..., Any]:
 def takes_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command have parameters that are dataclasses: their fields become flags, the command gets the filled dataclass."""
     groups: dict[str, Any] = {
-        p.name: p.annotation for p in inspect.signature(command).parameters.values() if is_dataclass(p.annotation)
+        p.name: p.annotation
+        for p in inspect.signature(command).parameters.values()
+        if is_dataclass(p.annotation)
     }
 
     @wraps(command)
     def wrapper(**given: Any) -> Any:
-        filled = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        filled = {
+            name: group(**{f.name: given.pop(f.name) for f in fields(group)})
+            for name, group in groups.items()
+        }
         return command(**filled, **given)
 
     parameters = list(_expand(command))
@@ -68,13 +75,20 @@ def arguments(group: Any) -> list[str]:
     for f in fields(group):
         value = getattr(group, f.name)
         option = hints[f.name].__metadata__[0]
-        names = (option.default, *(option.param_decls or ()))  # typer takes the first name for a default until it is used
+        names = (
+            option.default,
+            *(option.param_decls or ()),
+        )  # typer takes the first name for a default until it is used
         flag = next(name for name in names if name.startswith("--"))
         if isinstance(value, bool):
             yes, _, no = flag.partition("/")
             given += [] if value == f.default else [yes if value else no]
         elif value != f.default:
-            given += [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
+            given += [
+                word
+                for one in (value if isinstance(value, list) else [value])
+                for word in (flag, str(one))
+            ]
     return given
 
 
@@ -87,10 +101,14 @@ def _expand(command: Callable[..., Any]) -> Iterator[inspect.Parameter]:
         hints = typing.get_type_hints(group, include_extras=True)
         for f in fields(group):
             default = inspect.Parameter.empty if f.default is MISSING else f.default
-            yield inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name])
+            yield inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name]
+            )
 
 
-_settings, _model, _sampling, _decoding, _running = map(option, ("Settings", "Model", "Sampling", "Decoding", "Running"))
+_settings, _model, _sampling, _decoding, _running = map(
+    option, ("Settings", "Model", "Sampling", "Decoding", "Running")
+)
 
 # flag: the setting it stands for. Values stay text here and are read by the type of the setting.
 _KEYS = {
@@ -120,25 +138,71 @@ _METADATA = "--metadata/--no-metadata"
 class Settings:
     """What the user said about settings: the profile, and single values above it."""
 
-    profile: Annotated[str | None, _settings("--profile", "-p", metavar="NAME|FILE.yaml", help="See `sjdvp profiles`.")] = None
-    assignments: Annotated[list[str] | None, _settings("--set", metavar="KEY=VALUE", help="Set anything a profile can.")] = None
-    model: Annotated[str | None, _model("--model", metavar="PATH|ID", help="Weights: a folder, a file or a hub id.")] = None
-    size: Annotated[str | None, _model("--size", metavar="N|WxH", help="Size of the pictures in pixels.")] = None
-    dtype: Annotated[str | None, _model("--dtype", metavar="auto|bf16|fp16|fp32", help="Number format.")] = None
-    cfg_scale: Annotated[str | None, _sampling(*_CFG, metavar="NUMBER", help="How strictly to follow the prompt; 1: off.")] = None
-    temperature: Annotated[str | None, _sampling("--temperature", metavar="NUMBER", help="0: always the likeliest code.")] = None
-    top_k: Annotated[str | None, _sampling("--top-k", metavar="N", help="Draw among the N likeliest codes; 0: all.")] = None
-    top_p: Annotated[str | None, _sampling("--top-p", metavar="NUMBER", help="Draw among this share of probability.")] = None
-    decoder: Annotated[str | None, _decoding("--decoder", metavar="NAME", help=f"One of {', '.join(PRESETS)}.")] = None
-    window: Annotated[str | None, _decoding("--window", metavar="N|auto", help="Codes looked at in one forward.")] = None
-    seed: Annotated[str | None, _running("--seed", metavar="N", help="Drawn once and stored when not given.")] = None
-    num_images: Annotated[str | None, _running(*_COPIES, metavar="N", help="Images for each prompt.")] = None
-    batch_size: Annotated[str | None, _running("--batch-size", metavar="N|auto", help="Images in flight at once.")] = None
-    device: Annotated[str | None, _running("--device", metavar="auto|cpu|cuda|cuda:K", help="Where to compute.")] = None
-    device_map: Annotated[str | None, _running("--device-map", metavar="auto", help="Share layers out over all GPUs.")] = None
-    on_long_prompt: Annotated[str | None, _running("--on-long-prompt", metavar="truncate|error", help="Too long a prompt.")] = None
-    max_failures: Annotated[str | None, _running("--max-failures", metavar="N", help="Stop after N failed images.")] = None
-    metadata: Annotated[bool | None, _running(_METADATA, help="Settings inside each PNG (the default).")] = None
+    profile: Annotated[
+        str | None,
+        _settings("--profile", "-p", metavar="NAME|FILE.yaml", help="See `sjdvp profiles`."),
+    ] = None
+    assignments: Annotated[
+        list[str] | None,
+        _settings("--set", metavar="KEY=VALUE", help="Set anything a profile can."),
+    ] = None
+    model: Annotated[
+        str | None,
+        _model("--model", metavar="PATH|ID", help="Weights: a folder, a file or a hub id."),
+    ] = None
+    size: Annotated[
+        str | None, _model("--size", metavar="N|WxH", help="Size of the images in pixels.")
+    ] = None
+    dtype: Annotated[
+        str | None, _model("--dtype", metavar="auto|bf16|fp16|fp32", help="Number format.")
+    ] = None
+    cfg_scale: Annotated[
+        str | None,
+        _sampling(*_CFG, metavar="NUMBER", help="How strictly to follow the prompt; 1: off."),
+    ] = None
+    temperature: Annotated[
+        str | None,
+        _sampling("--temperature", metavar="NUMBER", help="0: always the likeliest code."),
+    ] = None
+    top_k: Annotated[
+        str | None,
+        _sampling("--top-k", metavar="N", help="Draw among the N likeliest tokens; 0: all."),
+    ] = None
+    top_p: Annotated[
+        str | None,
+        _sampling("--top-p", metavar="NUMBER", help="Draw among this share of probability."),
+    ] = None
+    decoder: Annotated[
+        str | None, _decoding("--decoder", metavar="NAME", help=f"One of {', '.join(PRESETS)}.")
+    ] = None
+    window: Annotated[
+        str | None, _decoding("--window", metavar="N|auto", help="Codes looked at in one forward.")
+    ] = None
+    seed: Annotated[
+        str | None, _running("--seed", metavar="N", help="Drawn once and stored when not given.")
+    ] = None
+    num_images: Annotated[
+        str | None, _running(*_COPIES, metavar="N", help="Images for each prompt.")
+    ] = None
+    batch_size: Annotated[
+        str | None, _running("--batch-size", metavar="N|auto", help="Images in flight at once.")
+    ] = None
+    device: Annotated[
+        str | None, _running("--device", metavar="auto|cpu|cuda|cuda:K", help="Where to compute.")
+    ] = None
+    device_map: Annotated[
+        str | None, _running("--device-map", metavar="auto", help="Share layers out over all GPUs.")
+    ] = None
+    on_long_prompt: Annotated[
+        str | None,
+        _running("--on-long-prompt", metavar="truncate|error", help="Too long a prompt."),
+    ] = None
+    max_failures: Annotated[
+        str | None, _running("--max-failures", metavar="N", help="Stop after N failed images.")
+    ] = None
+    metadata: Annotated[
+        bool | None, _running(_METADATA, help="Settings inside each PNG (the default).")
+    ] = None
 
     def resolve(self) -> Resolved:
         """Merge with the other layers of settings."""
@@ -146,8 +210,16 @@ class Settings:
 
     def overrides(self) -> dict[str, Any]:
         """Return what the flags give, by dotted key; a setting given by its flag and by `--set` is an error."""
-        pairs = [(key, getattr(self, flag)) for flag, key in _KEYS.items() if getattr(self, flag) is not None]
-        pairs += zip(("model.width", "model.height"), parse_size(self.size), strict=True) if self.size is not None else []
+        pairs = [
+            (key, getattr(self, flag))
+            for flag, key in _KEYS.items()
+            if getattr(self, flag) is not None
+        ]
+        pairs += (
+            zip(("model.width", "model.height"), parse_size(self.size), strict=True)
+            if self.size is not None
+            else []
+        )
         pairs += [parse_assignment(text) for text in self.assignments or []]
         given: dict[str, Any] = {}
         for key, value in pairs:
@@ -160,8 +232,14 @@ class Settings:
 def parse_size(text: str) -> tuple[int, int]:
     """Read `512` or `640x480` as width and height."""
     width, cross, height = text.lower().partition("x")
-    if not all(part.isascii() and part.isdigit() and 0 < len(part) < 6 for part in ([width, height] if cross else [width])):
-        raise ConfigError(f"--size must be N or WxH in pixels, found {text!r}", "for example --size 512 or --size 768x512")
+    if not all(
+        part.isascii() and part.isdigit() and 0 < len(part) < 6
+        for part in ([width, height] if cross else [width])
+    ):
+        raise ConfigError(
+            f"--size must be N or WxH in pixels, found {text!r}",
+            "for example --size 512 or --size 768x512",
+        )
     return int(width), int(height if cross else width)
 
 
@@ -169,5 +247,8 @@ def parse_assignment(text: str) -> tuple[str, str]:
     """Read `key=value` of `--set`."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--set must be KEY=VALUE, found {text!r}", "for example --set decoder.prior.rises=2")
+        raise ConfigError(
+            f"--set must be KEY=VALUE, found {text!r}",
+            "for example --set decoder.prediction.rises=2",
+        )
     return key.strip(), value.strip()

@@ -20,17 +20,30 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
     config, seen = request.config, preview(request)
     files = _first_files(request, seen.requested)
     if as_json:
-        typer.echo(json.dumps({**asdict(seen), "files": files, "out": str(request.out), "settings": config.pixel_settings()}))
+        typer.echo(
+            json.dumps(
+                {
+                    **asdict(seen),
+                    "files": files,
+                    "out": str(request.out),
+                    "settings": config.pixel_settings(),
+                }
+            )
+        )
         return 0
     sampling, decoder, copies = config.sampling, config.decoder, config.run.num_images_per_prompt
     plan: dict[str, Any] = {
-        "images": "as they come" if seen.requested is None else f"{seen.requested}, {seen.done} of them done",
+        "images": "as they come"
+        if seen.requested is None
+        else f"{seen.requested}, {seen.done} of them done",
         "for each prompt": copies,
         "prompts": f"{seen.format}, {seen.skipped_lines} blank lines skipped, {seen.duplicates} duplicates",
         "part": f"shard {request.shard}",
         "files": ", ".join([str(request.out / file) for file in files] + ["…"]),
         "profile": f"{config.profile} ({config.model.backbone})",
-        "size": f"{config.model.width}x{config.model.height}" if config.model.width else "the model's own",
+        "size": f"{config.model.width}x{config.model.height}"
+        if config.model.width
+        else "the model's own",
         "sampling": f"cfg {sampling.cfg_scale}, temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}",
         "decoder": f"{decoder.preset}, window {decoder.window}, {'lossless' if decoder.lossless else 'not lossless'}",
         "seed": "drawn at the start" if seen.seed is None else seen.seed,
@@ -43,10 +56,14 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
 
 
 def _first_files(request: "Request", requested: int | None, most: int = 3) -> list[str]:
-    """Return the names of the first pictures, in the order of the rows."""
+    """Return the names of the first images, in the order of the rows."""
     from sjdvp.runs.layout import image_file
 
     copies, end = request.config.run.num_images_per_prompt, request.selection.end
-    rows = (row for row in (count() if end is None else range(end)) if request.shard.takes(row) and request.selection.takes(row))
+    rows = (
+        row
+        for row in (count() if end is None else range(end))
+        if request.shard.takes(row) and request.selection.takes(row)
+    )
     files = (image_file(row, sample, copies) for row in rows for sample in range(copies))
     return list(islice(files, most if requested is None else min(most, requested)))

@@ -7,38 +7,47 @@ from typing import Annotated
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
-from sjdvp.jobs import Painter
+from sjdvp.jobs import ImageGenerator
 from sjdvp_cli.options import option
 
 _running = option("Running")
 
-OpenPainter = Callable[[RunConfig], AbstractContextManager[Painter]]
+OpenGenerator = Callable[[RunConfig], AbstractContextManager[ImageGenerator]]
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
     """How many processes draw, and where."""
 
-    gpus: Annotated[str | None, _running("--gpus", metavar="all|N|0,2", help="A process on each of these GPUs.")] = None
-    workers: Annotated[int | None, _running("--workers", metavar="N", min=1, help="N processes on one --device.")] = None
+    gpus: Annotated[
+        str | None, _running("--gpus", metavar="all|N|0,2", help="A process on each of these GPUs.")
+    ] = None
+    workers: Annotated[
+        int | None, _running("--workers", metavar="N", min=1, help="N processes on one --device.")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.gpus is not None and self.workers is not None:
-            raise ConfigError("--gpus and --workers both say how many processes there are", "give one of them")
+            raise ConfigError(
+                "--gpus and --workers both say how many processes there are", "give one of them"
+            )
         if self.gpus is not None:
             parse_gpus(self.gpus)
 
-    def painter(self, open_one: OpenPainter, tell: Callable[[str], None]) -> OpenPainter:
-        """Return what opens the painter of a run, each of whose processes opens `open_one`."""
+    def generator(self, open_one: OpenGenerator, tell: Callable[[str], None]) -> OpenGenerator:
+        """Return what opens the generator of a run, each of whose processes opens `open_one`."""
         if self.gpus is None and self.workers is None:
             return open_one
 
         @contextmanager
-        def open_several(config: RunConfig) -> Iterator[Painter]:
+        def open_several(config: RunConfig) -> Iterator[ImageGenerator]:
             from sjdvp.workers.pool import open_workers
 
             if config.run.device_map:
-                raise ConfigError("--device-map auto is one process on all GPUs", "leave out either it or --gpus and --workers")
+                raise ConfigError(
+                    "--device-map auto is one process on all GPUs",
+                    "leave out either it or --gpus and --workers",
+                )
             with open_workers(config, self.devices(config), open_one, tell) as workers:
                 yield workers
 
@@ -49,7 +58,9 @@ class Processes:
         if self.workers is not None:
             return [config.run.device] * self.workers
         if config.run.device != "auto":
-            raise ConfigError(f"--gpus and --device {config.run.device} both say where", "leave --device out")
+            raise ConfigError(
+                f"--gpus and --device {config.run.device} both say where", "leave --device out"
+            )
         return [f"cuda:{index}" for index in parse_gpus(self.gpus or "") or range(_visible_gpus())]
 
 
@@ -57,10 +68,19 @@ def parse_gpus(text: str) -> list[int]:
     """Read `all` (as no numbers), how many (`2`) or which (`0,2`); numbers count what CUDA_VISIBLE_DEVICES leaves visible."""
     numbers = [] if text == "all" else text.removesuffix(",").split(",")
     if not all(number.isascii() and number.isdigit() and len(number) < 4 for number in numbers):
-        raise ConfigError(f"--gpus must be all, a number of GPUs or their numbers, found {text!r}", "for example --gpus 0,2")
-    chosen = list(range(int(text))) if len(numbers) == 1 and "," not in text else [int(number) for number in numbers]
+        raise ConfigError(
+            f"--gpus must be all, a number of GPUs or their numbers, found {text!r}",
+            "for example --gpus 0,2",
+        )
+    chosen = (
+        list(range(int(text)))
+        if len(numbers) == 1 and "," not in text
+        else [int(number) for number in numbers]
+    )
     if text != "all" and (not chosen or len(set(chosen)) < len(chosen)):
-        raise ConfigError(f"--gpus {text} names no GPU, or one twice", "for example --gpus 2 or --gpus 0,2")
+        raise ConfigError(
+            f"--gpus {text} names no GPU, or one twice", "for example --gpus 2 or --gpus 0,2"
+        )
     return chosen
 
 

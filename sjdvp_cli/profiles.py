@@ -16,8 +16,13 @@ from sjdvp_cli.tables import show_table
 @takes_options
 def command(
     settings: Settings,
-    action: Annotated[Literal["list", "show", "check"], typer.Argument(help="What to do.")] = "list",
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME|FILE.yaml", help="Profiles to show or check.")] = None,
+    action: Annotated[
+        Literal["list", "show", "check"], typer.Argument(help="What to do.")
+    ] = "list",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME|FILE.yaml", help="Profiles to show or check."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """List presets of settings; show or check one."""
@@ -28,7 +33,9 @@ def _list(settings: Settings, names: list[str], as_json: bool) -> int:
     every = list_profiles()
     found = [profile for profile in every if not profile.problem]
     if as_json:
-        typer.echo(json.dumps({p.name: {"description": p.description, "path": str(p.path)} for p in found}))
+        typer.echo(
+            json.dumps({p.name: {"description": p.description, "path": str(p.path)} for p in found})
+        )
     else:
         show_table(["profile", "description"], [[p.name, p.description] for p in found])
     for profile in every:
@@ -43,9 +50,19 @@ def _show(settings: Settings, names: list[str], as_json: bool) -> int:
     resolved = resolve(names[0] if names else settings.profile, settings.overrides())
     values = _values(resolved)
     if as_json:
-        typer.echo(json.dumps({key: {"value": value, "from": resolved.origins[key]} for key, value in values.items()}))
+        typer.echo(
+            json.dumps(
+                {
+                    key: {"value": value, "from": resolved.origins[key]}
+                    for key, value in values.items()
+                }
+            )
+        )
     else:
-        show_table(["setting", "value", "from"], [[key, _text(value), resolved.origins[key]] for key, value in values.items()])
+        show_table(
+            ["setting", "value", "from"],
+            [[key, _text(value), resolved.origins[key]] for key, value in values.items()],
+        )
     for note in resolved.notes:
         typer.echo(f"sjdvp: {note}", err=True)
     return 0
@@ -58,13 +75,20 @@ def _check(settings: Settings, names: list[str], as_json: bool) -> int:
         try:
             prints[name] = resolve(name, settings.overrides()).config.fingerprint()
         except ConfigError as error:
-            errors[str(error)] = error  # once, where it is not this profile's: a flag's, or the user file's
+            errors[str(error)] = (
+                error  # once, where it is not this profile's: a flag's, or the user file's
+            )
     if as_json:
-        typer.echo(json.dumps({name: {"fingerprint": fingerprint} for name, fingerprint in prints.items()}))
+        typer.echo(
+            json.dumps({name: {"fingerprint": fingerprint} for name, fingerprint in prints.items()})
+        )
     else:
-        show_table(["profile", "fingerprint"], [[Path(name).stem, fingerprint] for name, fingerprint in prints.items()])
-    codes = [report(str(error), error.hint, error.exit_code) for error in errors.values()]
-    return max(codes, default=0)
+        show_table(
+            ["profile", "fingerprint"],
+            [[Path(name).stem, fingerprint] for name, fingerprint in prints.items()],
+        )
+    tokens = [report(str(error), error.hint, error.exit_code) for error in errors.values()]
+    return max(tokens, default=0)
 
 
 def _values(resolved: Resolved) -> dict[str, Any]:

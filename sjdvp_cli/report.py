@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or the folder of a comparison.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Run folders, or the folder of a comparison."),
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Where; default: report.html in the first DIR.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE.html", help="Where; default: report.html in the first DIR."
+        ),
     ] = None,
 ) -> int:
     """Make a page, Markdown and CSV from run folders."""
@@ -27,7 +33,10 @@ def command(
 
     file = out or folders[0] / "report.html"
     if file.suffix != ".html":
-        raise ConfigError(f"--out {file}: the page is a .html file", "for example -o report.html; .md and .csv go beside it")
+        raise ConfigError(
+            f"--out {file}: the page is a .html file",
+            "for example -o report.html; .md and .csv go beside it",
+        )
     runs = load_runs(folders)
     lines = make_lines(runs)
     show_lines(lines)
@@ -51,7 +60,7 @@ def show_lines(lines: Sequence["Line"]) -> None:
 def write_files(runs: Sequence["Run"], lines: Sequence["Line"], file: Path) -> None:
     """Write the page `file`, and Markdown and CSV beside it; say so."""
     from sjdvp.report.write import write_report
-    from sjdvp.runs.storage import advice
+    from sjdvp.runs.atomic import advice
 
     with advice("make room, or write it elsewhere: sjdvp report DIR --out FILE.html"):
         paths = write_report(runs, lines, file)

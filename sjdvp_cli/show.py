@@ -1,4 +1,4 @@
-"""`sjdvp show`: the settings stored in a picture."""
+"""`sjdvp show`: the settings stored in a image."""
 
 import json
 from pathlib import Path
@@ -14,15 +14,22 @@ def command(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A PNG that sjdvp wrote.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the stored row as JSON.")] = False,
 ) -> None:
-    """Show the settings stored in a picture."""
+    """Show the settings stored in a image."""
     from sjdvp.runs.images import read_metadata
 
     row = read_metadata(image).get("sjdvp")
     if row is None:
-        raise FolderError(f"{image} holds no settings of sjdvp", "it was written with --no-metadata, or by another program")
+        raise FolderError(
+            f"{image} holds no settings of sjdvp",
+            "it was written with --no-metadata, or by another program",
+        )
     if as_json:
         typer.echo(json.dumps(row))
     else:
         show_table(
-            ["setting", "value"], [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in row.items()]
+            ["setting", "value"],
+            [
+                [key, value if isinstance(value, str) else json.dumps(value)]
+                for key, value in row.items()
+            ],
         )

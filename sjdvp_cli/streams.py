@@ -46,7 +46,11 @@ class Words(io.TextIOWrapper):
 
 def prepare_streams() -> None:
     """Make the three streams fit for use, before anything is read or written."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their descriptors, see _nothing
+    for name, mode in (
+        ("stdin", "r"),
+        ("stdout", "w"),
+        ("stderr", "w"),
+    ):  # in the order of their descriptors, see _nothing
         if getattr(sys, name) is None:
             stream = open(_nothing(), mode, encoding="utf-8")  # noqa: SIM115 (open as long as the process is)
             setattr(sys, name, stream)
@@ -54,7 +58,13 @@ def prepare_streams() -> None:
     out, err = sys.stdout, sys.stderr
     if isinstance(out, io.TextIOWrapper):
         at_once = out.write_through
-        sys.stdout = Data(out.buffer, "utf-8", "surrogateescape", line_buffering=out.line_buffering, write_through=at_once)
+        sys.stdout = Data(
+            out.buffer,
+            "utf-8",
+            "surrogateescape",
+            line_buffering=out.line_buffering,
+            write_through=at_once,
+        )
     if isinstance(err, io.TextIOWrapper):
         sys.stderr = Words(err.buffer, "utf-8", err.errors, line_buffering=True)
 

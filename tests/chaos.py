@@ -35,8 +35,12 @@ class Chaos:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.rng = random.Random(seed)
-        self.counts: Counter[str] = Counter(dict.fromkeys(["parent", "worker", "group", "lost", "duplicated", "corrupt"], 0))
-        self.silence_s: list[float] = []  # from a kill to the end of the last process that belonged to the killed one
+        self.counts: Counter[str] = Counter(
+            dict.fromkeys(["parent", "worker", "group", "lost", "duplicated", "corrupt"], 0)
+        )
+        self.silence_s: list[
+            float
+        ] = []  # from a kill to the end of the last process that belonged to the killed one
         self.prompts = folder / "prompts.txt"
         self.prompts.write_text("".join(f"prompt {i}\n" for i in range(IMAGES)), encoding="utf-8")
         begun = time.monotonic()
@@ -45,10 +49,22 @@ class Chaos:
         self.wanted = contents(folder / "unbroken")
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.workers.program", "generate", "--prompts", self.prompts, "-o", self.folder / name]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.workers.program",
+            "generate",
+            "--prompts",
+            self.prompts,
+            "-o",
+            self.folder / name,
+        ]
         with (self.folder / "messages.txt").open("ab") as messages:
             return subprocess.Popen(
-                [*map(str, command), "--seed", "1", "--workers", "2"], stdout=messages, stderr=messages, process_group=0
+                [*map(str, command), "--seed", "1", "--workers", "2"],
+                stdout=messages,
+                stderr=messages,
+                process_group=0,
             )
 
     def broken_run(self, number: int) -> None:
@@ -96,11 +112,15 @@ class Chaos:
         self.silence_s.append(time.monotonic() - begun)
 
     def judge(self, out: Path) -> None:
-        pictures, rows = contents(out)
-        wanted_pictures, wanted_rows = self.wanted
-        self.counts["lost"] += len(wanted_pictures.keys() - pictures.keys()) + len(wanted_rows - rows)
-        self.counts["duplicated"] += len(pictures.keys() - wanted_pictures.keys()) + (rows - wanted_rows).total()
-        self.counts["corrupt"] += sum(pictures[name] != data for name, data in wanted_pictures.items() if name in pictures)
+        images, rows = contents(out)
+        wanted_images, wanted_rows = self.wanted
+        self.counts["lost"] += len(wanted_images.keys() - images.keys()) + len(wanted_rows - rows)
+        self.counts["duplicated"] += (
+            len(images.keys() - wanted_images.keys()) + (rows - wanted_rows).total()
+        )
+        self.counts["corrupt"] += sum(
+            images[name] != data for name, data in wanted_images.items() if name in images
+        )
         assert check_folder(out).whole
 
 
@@ -109,10 +129,13 @@ def n_rows(out: Path) -> int:
 
 
 def contents(out: Path) -> tuple[dict[str, bytes], Counter[str]]:
-    """Return the pictures' bytes (and anything else that lies beside them), and how often each log row is there."""
+    """Return the images' bytes (and anything else that lies beside them), and how often each log row is there."""
     rows = (row for log in log_paths(out) for row in read_rows(log))
-    pictures = {path.name: path.read_bytes() for path in (out / "images").iterdir()}
-    return pictures, Counter(json.dumps({key: value for key, value in row.items() if key not in VOLATILE}) for row in rows)
+    images = {path.name: path.read_bytes() for path in (out / "images").iterdir()}
+    return images, Counter(
+        json.dumps({key: value for key, value in row.items() if key not in VOLATILE})
+        for row in rows
+    )
 
 
 def descendants(parent: int) -> dict[int, bytes]:
@@ -141,7 +164,12 @@ def chaos(runs: int, seed: int) -> dict[str, Any]:
         kills = sum(all_runs.counts[whom] for whom in ("parent", "worker", "group"))
         silence = sorted(all_runs.silence_s) or [0.0]
         seconds = {"silence_median_s": silence[len(silence) // 2], "silence_max_s": silence[-1]}
-        return {"runs": runs, "kills": kills, **all_runs.counts, **{key: round(value, 3) for key, value in seconds.items()}}
+        return {
+            "runs": runs,
+            "kills": kills,
+            **all_runs.counts,
+            **{key: round(value, 3) for key, value in seconds.items()},
+        }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which way imports run: rooms may look down, never up, and two siblings never meet."""
+"""Which way imports run: a package may import what is below it, and siblings never meet."""
 
 import ast
 import os
@@ -6,47 +6,49 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import sjdvp
 
 LIBRARY = Path(sjdvp.__file__).parent
 FOUNDATIONS = {"__init__", "errors", "config", "presets", "events", "jobs", "text", "strict_yaml"}
 ON_DISK = FOUNDATIONS | {"profiles", "runs", "weights"}
-LOW = ON_DISK | {"rng", "sampling", "cache"}
+LOW = ON_DISK | {"rng", "sampling", "kv_cache"}
 MIDDLE = LOW | {"interfaces"}
 
-# room: the rooms it may import besides itself
+# part of the library: the parts it may import besides itself
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATIONS, FOUNDATIONS),
     **dict.fromkeys(LOW - FOUNDATIONS, LOW),
     "interfaces": LOW,
     "decode": MIDDLE,
-    "backbones": MIDDLE,
-    "engine": MIDDLE | {"decode", "backbones"},
+    "models": MIDDLE,
+    "engine": MIDDLE | {"decode", "models"},
     "generate": MIDDLE | {"engine"},
     "compare": MIDDLE | {"engine", "generate", "report"},
-    "diagnose": MIDDLE | {"decode", "engine", "report", "compare"},
+    "analysis": MIDDLE | {"decode", "engine", "report", "compare"},
     "bench": MIDDLE | {"decode", "engine"},
-    "calibrate": MIDDLE | {"bench", "engine"},
+    "autotune": MIDDLE | {"bench", "engine"},
     "quality": ON_DISK | {"report"},
     "report": ON_DISK,
     "slurm": ON_DISK,
     "workers": ON_DISK,
 }
 NO_TORCH = ON_DISK | {"report", "slurm", "workers", "generate"}
+TORCH = {"torch", "transformers", "safetensors", "tokenizers"}
+KNOWS_TRANSFORMERS = {"models", "kv_cache", "quality"}  # the last: CLIP, as a measure
+COMMAND_LINE = {"typer", "rich", "click", "sjdvp_cli"}
 FILES = sorted(LIBRARY.rglob("*.py"))
 
 
-def room(file: Path) -> str:
+def part(file: Path) -> str:
     return file.relative_to(LIBRARY).parts[0].removesuffix(".py")
 
 
 class Runtime(ast.NodeTransformer):
-    """Drop what only a type checker sees: a name in an annotation ties no rooms together."""
+    """Drop what only a type checker sees: a name in an annotation is no dependency."""
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        return None if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" else self.generic_visit(node)
+        type_checking = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if type_checking else self.generic_visit(node)
 
 
 def imports(file: Path) -> set[str]:
@@ -60,42 +62,35 @@ def imports(file: Path) -> set[str]:
     return found
 
 
-def rooms_imported(file: Path) -> set[str]:
-    parts = [name.split(".") for name in imports(file)]
-    known = {room(f) for f in FILES}
-    return {p[1] if len(p) > 1 and p[1] in known else "__init__" for p in parts if p[0] == "sjdvp"}
+def broken_rules(file: Path) -> list[str]:
+    """Return each import of a file that the rules forbid."""
+    mine, names = part(file), imports(file)
+    if mine not in MAY_IMPORT:
+        return [f"{file}: a new part of the library; say in MAY_IMPORT what it may import"]
+    known = {part(f) for f in FILES}
+    ours = [name.split(".") for name in names if name.split(".")[0] == "sjdvp"]
+    inside = {p[1] if len(p) > 1 and p[1] in known else "__init__" for p in ours}
+    forbidden = inside - MAY_IMPORT[mine] - {mine, "__init__"}
+    outside = {name.split(".")[0] for name in names}
+    forbidden |= outside & COMMAND_LINE
+    if mine in NO_TORCH:
+        forbidden |= outside & TORCH
+    if mine not in KNOWS_TRANSFORMERS:
+        forbidden |= outside & {"transformers"}
+    return [f"{file.relative_to(LIBRARY)} must not import {name}" for name in sorted(forbidden)]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(LIBRARY)))
-def test_rooms_look_down_only(file: Path) -> None:
-    assert room(file) in MAY_IMPORT, "a new room: say here what it may import"
-    assert rooms_imported(file) <= MAY_IMPORT[room(file)] | {room(file), "__init__"}
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(LIBRARY)))
-def test_library_knows_no_terminal(file: Path) -> None:
-    assert not {name.split(".")[0] for name in imports(file)} & {"typer", "rich", "click", "sjdvp_cli"}
-
-
-@pytest.mark.parametrize("file", [f for f in FILES if room(f) in NO_TORCH], ids=lambda f: str(f.relative_to(LIBRARY)))
-def test_rooms_without_torch(file: Path) -> None:
-    assert not {name.split(".")[0] for name in imports(file)} & {"torch", "transformers", "safetensors", "tokenizers"}
-
-
-def test_only_backbones_and_the_cache_know_transformers() -> None:
-    rooms = {room(file) for file in FILES if "transformers" in {name.split(".")[0] for name in imports(file)}}
-    assert rooms <= {"backbones", "cache", "quality"}  # the last: CLIP, as a measure
-
-
-def test_standard_library_is_not_shadowed() -> None:
-    assert not {room(f) for f in FILES} & set(sys.stdlib_module_names)
+def test_imports_run_downwards() -> None:
+    assert [rule for file in FILES for rule in broken_rules(file)] == []
 
 
 def test_every_folder_with_code_is_a_package() -> None:
     """A folder without __init__.py is found in a checkout and is missing in the wheel."""
     assert not {file.parent for file in FILES if not (file.parent / "__init__.py").exists()}
+    assert not {part(f) for f in FILES} & set(sys.stdlib_module_names), "shadows a module"
 
 
-def test_drawing_imports_no_torch_before_it_opens_a_model() -> None:
+def test_generate_imports_no_torch_before_it_opens_a_model() -> None:
     code = "import sys, sjdvp.generate, sjdvp.runs.export; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(LIBRARY.parent)})
+    environment = {**os.environ, "PYTHONPATH": str(LIBRARY.parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

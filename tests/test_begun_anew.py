@@ -15,8 +15,8 @@ from sjdvp.events import ignore
 from sjdvp.generate import Request, generate
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.locks import is_drawn, shard_lock
-from sjdvp.runs.shards import Shard
-from tests.fake_painter import FakePainter
+from sjdvp.runs.sharding import Shard
+from tests.fake_generator import FakeGenerator
 from tests.test_compare import Engines
 from tests.test_compare import request as comparison
 
@@ -28,13 +28,17 @@ def no_weights(config):
     raise WeightsError("/nope: no such file or folder")
 
 
-def draw(out: Path, config: RunConfig, *prompts: str, open_painter=None):
-    return generate(Request(config, out, inline=prompts or ("a cat",)), open_painter or FakePainter().open, ignore)
+def draw(out: Path, config: RunConfig, *prompts: str, open_generator=None):
+    return generate(
+        Request(config, out, inline=prompts or ("a cat",)),
+        open_generator or FakeGenerator().open,
+        ignore,
+    )
 
 
 def test_other_settings_and_prompts_after_nothing_was_drawn(tmp_path):
     with pytest.raises(WeightsError):
-        draw(tmp_path, WRONG, open_painter=no_weights)
+        draw(tmp_path, WRONG, open_generator=no_weights)
     assert draw(tmp_path, RIGHT, "a dog", "a cow").ok == 2
     assert check_folder(tmp_path).whole
     assert json.loads((tmp_path / "run.json").read_text())["seed"] == 8
@@ -48,7 +52,7 @@ def test_the_same_settings_keep_their_seed(tmp_path):
     seeds = set()
     for _ in range(2):
         with pytest.raises(WeightsError):
-            draw(tmp_path, config, open_painter=no_weights)
+            draw(tmp_path, config, open_generator=no_weights)
         seeds.add(json.loads((tmp_path / "run.json").read_text())["seed"])
     assert len(seeds) == 1
 
@@ -59,14 +63,14 @@ def test_a_failed_image_is_a_row_and_binds(tmp_path):
         draw(tmp_path, replace(RIGHT, decoder=DecoderConfig(window=4)))
 
 
-def test_a_run_at_work_on_its_first_picture_binds(tmp_path):
+def test_a_run_at_work_on_its_first_image_binds(tmp_path):
     def meanwhile(config):
         assert is_drawn(tmp_path)
         with pytest.raises(FolderError, match=r"model\.path"):
             draw(tmp_path, WRONG)
-        return FakePainter().open(config)
+        return FakeGenerator().open(config)
 
-    assert draw(tmp_path, RIGHT, open_painter=meanwhile).ok == 1
+    assert draw(tmp_path, RIGHT, open_generator=meanwhile).ok == 1
     assert not is_drawn(tmp_path)
 
 
@@ -74,7 +78,7 @@ def test_a_run_that_is_overtaken_before_its_lock_is_refused(tmp_path, monkeypatc
     def overtaken(root, shard):
         monkeypatch.undo()
         with pytest.raises(WeightsError):
-            draw(root, WRONG, open_painter=no_weights)
+            draw(root, WRONG, open_generator=no_weights)
         return shard_lock(root, shard)
 
     monkeypatch.setattr("sjdvp.generate.shard_lock", overtaken)
@@ -93,9 +97,12 @@ def test_a_comparison_too(tmp_path):
 
 def test_a_lock_that_was_let_go_says_so(tmp_path):
     """Also when writing the note beside it fails: the next run must not hear of a holder."""
-    code = "from pathlib import Path; from sjdvp.runs import locks; from sjdvp.runs.shards import Shard\n"
+    code = "from pathlib import Path; from sjdvp.runs import locks; from sjdvp.runs.sharding import Shard\n"
     code += "def interrupted(path, data): path.write_bytes(data); raise KeyboardInterrupt\n"
     code += f"locks.write_atomic = interrupted\nwith locks.shard_lock(Path({str(tmp_path)!r}), Shard()): pass"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode != 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        != 0
+    )
     with shard_lock(tmp_path, Shard()) as told:
         assert told == ""

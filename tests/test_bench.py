@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from sjdvp import calibrate
-from sjdvp.backbones.stand_in import SHAPES, open_stand_in, shape_of, tiny
+from sjdvp import autotune
 from sjdvp.bench import bench, best
 from sjdvp.engine.calibration import Choice, keep, kept
 from sjdvp.engine.devices import pick_batch_size
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.footprint import cache_bytes, free_bytes, most_rows
+from sjdvp.engine.footprint import free_bytes, kv_cache_bytes, largest_batch
 from sjdvp.errors import ConfigError
+from sjdvp.models.random_weights import SHAPES, open_stand_in, shape_of, tiny
 from sjdvp.profiles import list_profiles, resolve
 from sjdvp_cli.bench import read_numbers
 
@@ -39,18 +39,32 @@ def test_every_profile_has_a_shape():
 
 
 def test_points_add_up():
-    backbone, config = stand_in()
-    points = list(bench(backbone, config, [1, 2], [2, 4], 5, trained=True))
+    model, config = stand_in()
+    points = list(bench(model, config, [1, 2], [2, 4], 5, trained=True))
     assert [(p.batch_size, p.window) for p in points] == [(1, 2), (1, 4), (2, 2), (2, 4)]
     for point in points:
-        assert point.step_ms > 0 and point.step_over_forward == pytest.approx(point.step_ms / point.forward_ms)
+        assert point.step_ms > 0 and point.step_over_forward == pytest.approx(
+            point.step_ms / point.forward_ms
+        )
         assert point.tokens_per_nfe is not None and 1 <= point.tokens_per_nfe <= point.window
         assert point.roof_ms == max(point.memory_ms, point.arithmetic_ms)
     assert best(points).images_per_s == max(p.images_per_s or 0 for p in points)
 
 
 def test_the_command_needs_no_weights_and_ends_with_json(sjdvp_line):
-    out = sjdvp_line("bench", "-p", "emoji", "--random-weights", "tiny", "--batch-sizes", "1", "--windows", "4", "--steps", "5")
+    out = sjdvp_line(
+        "bench",
+        "-p",
+        "emoji",
+        "--random-weights",
+        "tiny",
+        "--batch-sizes",
+        "1",
+        "--windows",
+        "4",
+        "--steps",
+        "5",
+    )
     table, last = out.rstrip("\n").split("\n")
     found = json.loads(last)
     assert found.keys() >= PROMISED and found["images_per_s"] is None
@@ -79,16 +93,23 @@ def test_numbers_of_a_flag():
 
 def test_the_best_batch_is_remembered_and_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    backbone, config = stand_in()
-    assert kept(config, CPU) is None and pick_batch_size(config, backbone) == 4
+    model, config = stand_in()
+    assert kept(config, CPU) is None and pick_batch_size(config, model) == 4
     keep(config, CPU, Choice(config.decoder.width, 7))
-    assert pick_batch_size(config, backbone) == 7
+    assert pick_batch_size(config, model) == 7
     other = replace(config, decoder=replace(config.decoder, window=5))
-    assert pick_batch_size(other, backbone) == 4
-    assert pick_batch_size(replace(config, run=replace(config.run, batch_size=3)), backbone) == 3
+    assert pick_batch_size(other, model) == 4
+    assert pick_batch_size(replace(config, run=replace(config.run, batch_size=3)), model) == 3
 
 
-TORN = ["", "{", "[]", '{"window": 0, "batch_size": 1}', '{"window": "8", "batch_size": 1}', '{"batch_size": 4}']
+TORN = [
+    "",
+    "{",
+    "[]",
+    '{"window": 0, "batch_size": 1}',
+    '{"window": "8", "batch_size": 1}',
+    '{"batch_size": 4}',
+]
 
 
 @pytest.mark.parametrize("text", TORN)
@@ -103,32 +124,39 @@ def test_a_torn_memory_is_as_good_as_none(monkeypatch, tmp_path, text):
 
 def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "_WINDOWS", (2, 4))
-    monkeypatch.setattr(calibrate, "_STEPS", 5)
-    backbone, _ = stand_in()
+    monkeypatch.setattr(autotune, "_WINDOWS", (2, 4))
+    monkeypatch.setattr(autotune, "_STEPS", 5)
+    model, _ = stand_in()
     opened = []
-    monkeypatch.setattr(calibrate, "load_backbone", lambda config: opened.append(config) or backbone)
+    monkeypatch.setattr(autotune, "load_model", lambda config: opened.append(config) or model)
     config = resolve("emoji", {"decoder.window": "auto", "run.batch_size": "2"}).config
     told = []
-    window = calibrate.pick_window(config, told.append)
+    window = autotune.pick_window(config, told.append)
     assert window in (2, 4) and len(opened) == 1 and "measuring windows 2, 4" in told[0]
-    assert calibrate.pick_window(config, told.append) == window and len(opened) == 1
+    assert autotune.pick_window(config, told.append) == window and len(opened) == 1
     assert told[1:] == [f"window auto: {window}, as measured before on this machine"]
 
 
 def test_the_fastest_of_a_grid_is_kept_for_each_question(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    backbone, config = stand_in()
-    measured = list(bench(backbone, config, [1, 4], [2, 4], 5, trained=True))
+    model, config = stand_in()
+    measured = list(bench(model, config, [1, 4], [2, 4], 5, trained=True))
     speeds = {(1, 2): 1.0, (1, 4): 2.0, (4, 2): 4.0, (4, 4): 3.0}
-    points = [replace(point, images_per_s=speeds[point.batch_size, point.window]) for point in measured]
-    calibrate.remember(config, CPU, points)
-    assert kept(replace(config, decoder=replace(config.decoder, window="auto")), CPU) is None  # 2 and 4 are not all there is
-    monkeypatch.setattr(calibrate, "_WINDOWS", (2, 4))
-    calibrate.remember(config, CPU, points)
+    points = [
+        replace(point, images_per_s=speeds[point.batch_size, point.window]) for point in measured
+    ]
+    autotune.remember(config, CPU, points)
+    assert (
+        kept(replace(config, decoder=replace(config.decoder, window="auto")), CPU) is None
+    )  # 2 and 4 are not all there is
+    monkeypatch.setattr(autotune, "_WINDOWS", (2, 4))
+    autotune.remember(config, CPU, points)
 
     def asked(window, batch_size):
-        decoder, run = replace(config.decoder, window=window), replace(config.run, batch_size=batch_size)
+        decoder, run = (
+            replace(config.decoder, window=window),
+            replace(config.run, batch_size=batch_size),
+        )
         return kept(replace(config, decoder=decoder, run=run), CPU)
 
     assert asked("auto", "auto") == Choice(2, 4)
@@ -139,11 +167,13 @@ def test_the_fastest_of_a_grid_is_kept_for_each_question(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("decoder", ["ar", "coupled-vp"])
 def test_memory_is_computed_as_it_is_allocated(decoder):
-    backbone, config = stand_in(decoder, 1 if decoder == "ar" else 4)
-    engine = Engine(backbone, config, 1)
-    allocated = sum(layer.keys.nbytes + layer.values.nbytes for layer in engine.forward._cache.row_layers)
-    assert cache_bytes(backbone, config) <= allocated <= 1.02 * cache_bytes(backbone, config)
-    assert most_rows(backbone, config) > 1
+    model, config = stand_in(decoder, 1 if decoder == "ar" else 4)
+    engine = Engine(model, config, 1)
+    allocated = sum(
+        layer.keys.nbytes + layer.values.nbytes for layer in engine.runner._cache.kv_layers
+    )
+    assert kv_cache_bytes(model, config) <= allocated <= 1.02 * kv_cache_bytes(model, config)
+    assert largest_batch(model, config) > 1
 
 
 def test_engines_are_not_piled_up(monkeypatch):
@@ -158,19 +188,21 @@ def test_engines_are_not_piled_up(monkeypatch):
 
     most = []
     monkeypatch.setattr("sjdvp.bench.Engine", Counted)
-    backbone, config = stand_in()
+    model, config = stand_in()
     gc.disable()
     try:
-        list(bench(backbone, config, [1, 2], [2, 4], 2, trained=True))
+        list(bench(model, config, [1, 2], [2, 4], 2, trained=True))
     finally:
         gc.enable()
     assert most == [1, 1, 1, 1]
 
 
 def test_what_memory_does_not_hold_is_left_out(monkeypatch):
-    backbone, config = stand_in()
-    monkeypatch.setattr("sjdvp.bench.most_rows", lambda backbone, config: 8 // config.decoder.width)
-    points = bench(backbone, config, [1, 2, 4], [2, 4], 2, trained=True)
+    model, config = stand_in()
+    monkeypatch.setattr(
+        "sjdvp.bench.largest_batch", lambda model, config: 8 // config.decoder.width
+    )
+    points = bench(model, config, [1, 2, 4], [2, 4], 2, trained=True)
     assert [(p.batch_size, p.window) for p in points] == [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2)]
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from sjdvp.compare import Lane, Request, compare, plan_lanes
+from sjdvp.compare import Request, Variant, compare, plan_variants
 from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
-from sjdvp.jobs import Picture
+from sjdvp.jobs import ImageResult
 from sjdvp.profiles import resolve
 from sjdvp.report.fair import require_fair
 from sjdvp.report.load import load_runs
 from sjdvp.report.pairs import gain, same_tokens
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.prompts import inline_prompts
-from sjdvp.runs.shards import Selection
-from tests.fake_painter import noise
+from sjdvp.runs.sharding import Selection
+from tests.fake_generator import noise
 
 TEXTS = ("a red apple", "a plum", "a fig", "a red apple")
 
@@ -34,24 +34,32 @@ class Engines:
     @contextmanager
     def open(self, configs):
         self.opened += 1
-        yield [Painter(config.decoder, self.diary) for config in configs]
+        yield [ImageGenerator(config.decoder, self.diary) for config in configs]
 
 
-class Painter:
+class ImageGenerator:
     """Its NFE is a pure function of seed and decoder, as an engine's is."""
 
     def __init__(self, decoder, diary) -> None:
         self.decoder, self.diary = decoder, diary
 
-    def paint(self, source):
+    def generate(self, source):
         while (job := source.take(wait=True)) is not None:
             self.diary.append((self.decoder.preset, job.index, job.sample))
             nfe = 64 if self.decoder.preset == "ar" else 8 + job.seed % 8 + self.decoder.window
-            stats = {"nfe": nfe, "image_tokens": 64, "latency_s": nfe / 100, "token_sha256": f"{job.seed:x}", "device": "cpu"}
+            stats = {
+                "nfe": nfe,
+                "image_tokens": 64,
+                "latency_s": nfe / 100,
+                "token_sha256": f"{job.seed:x}",
+                "device": "cpu",
+            }
             if "fail" in job.prompt:
-                yield Picture(job, None, stats, {"type": "ImageError", "message": "no picture", "hint": ""})
+                yield ImageResult(
+                    job, None, stats, {"type": "ImageError", "message": "no image", "hint": ""}
+                )
             else:
-                yield Picture(job, noise(job), stats)
+                yield ImageResult(job, noise(job), stats)
 
 
 def with_settings(more):
@@ -59,8 +67,10 @@ def with_settings(more):
 
 
 def request(out: Path, decoders="ar,sjd,sjdvp", texts=TEXTS, sweep=None, **more) -> Request:
-    lanes = plan_lanes(decoders.split(","), sweep or {}, lambda given: with_settings({**more, **given}))
-    return Request(lanes, out, inline_prompts(texts), Selection(None, None))
+    variants = plan_variants(
+        decoders.split(","), sweep or {}, lambda given: with_settings({**more, **given})
+    )
+    return Request(variants, out, inline_prompts(texts), Selection(None, None))
 
 
 def test_decoders_take_turns_and_the_first_changes(tmp_path):
@@ -69,7 +79,12 @@ def test_decoders_take_turns_and_the_first_changes(tmp_path):
     warmup, drawn = engines.diary[:3], engines.diary[3:]
     assert [name for name, _, _ in warmup] == ["ar", "sjd", "sjdvp"]
     assert all(sample >= 2**20 for _, _, sample in warmup)  # no image of the run is drawn twice
-    order = [["ar", "sjd", "sjdvp"], ["sjd", "sjdvp", "ar"], ["sjdvp", "ar", "sjd"], ["ar", "sjd", "sjdvp"]]
+    order = [
+        ["ar", "sjd", "sjdvp"],
+        ["sjd", "sjdvp", "ar"],
+        ["sjdvp", "ar", "sjd"],
+        ["ar", "sjd", "sjdvp"],
+    ]
     assert drawn == [(name, turn, 0) for turn, names in enumerate(order) for name in names]
     assert (summary.requested, summary.ok, summary.exit_code, engines.opened) == (12, 12, 0, 1)
 
@@ -79,7 +94,9 @@ def test_each_decoder_has_a_run_folder_like_any_other(tmp_path):
     runs = load_runs([tmp_path])
     assert [run.name for run in runs] == ["ar", "sjd", "sjdvp"]
     assert all(check_folder(run.root).whole for run in runs)
-    assert [[row["seed"] for row in run.rows.values()] for run in runs][1:] == [[r["seed"] for r in runs[0].rows.values()]] * 2
+    assert [[row["seed"] for row in run.rows.values()] for run in runs][1:] == [
+        [r["seed"] for r in runs[0].rows.values()]
+    ] * 2
     require_fair(runs)
     ar, sjd, _ = runs
     assert gain(ar, sjd, "nfe").value > 1
@@ -92,7 +109,10 @@ def test_the_same_command_again_draws_nothing_and_anew_gives_the_same_nfe(tmp_pa
     compare(request(tmp_path / "a"), again.open, ignore)
     compare(request(tmp_path / "b"), anew.open, ignore)
     assert (again.opened, anew.diary) == (0, first.diary)
-    a, b = ([[row["nfe"] for row in run.rows.values()] for run in load_runs([tmp_path / name])] for name in "ab")
+    a, b = (
+        [[row["nfe"] for row in run.rows.values()] for run in load_runs([tmp_path / name])]
+        for name in "ab"
+    )
     assert a == b
 
 
@@ -100,7 +120,16 @@ def test_batches_take_turns(tmp_path):
     engines = Engines()
     compare(request(tmp_path, "ar,sjd", **{"run.batch_size": 3}), engines.open, ignore)
     rows = [(name, row) for name, row, _ in engines.diary[2:]]
-    assert rows == [("ar", 0), ("ar", 1), ("ar", 2), ("sjd", 0), ("sjd", 1), ("sjd", 2), ("sjd", 3), ("ar", 3)]
+    assert rows == [
+        ("ar", 0),
+        ("ar", 1),
+        ("ar", 2),
+        ("sjd", 0),
+        ("sjd", 1),
+        ("sjd", 2),
+        ("sjd", 3),
+        ("ar", 3),
+    ]
 
 
 def test_a_seed_is_drawn_once_for_all_and_kept(tmp_path):
@@ -112,7 +141,7 @@ def test_a_seed_is_drawn_once_for_all_and_kept(tmp_path):
     assert {run.info.seed for run in load_runs([tmp_path])} == seeds
 
 
-def test_a_lane_that_joins_later_is_told_apart(tmp_path):
+def test_a_variant_that_joins_later_is_told_apart(tmp_path):
     compare(request(tmp_path, "ar"), Engines().open, ignore)
     heard = []
     compare(request(tmp_path, "ar,sjd"), Engines().open, heard.append)
@@ -158,32 +187,44 @@ def test_failed_images_are_logged_and_left_out(tmp_path):
 
 def test_too_many_failures_stop_it(tmp_path):
     engines = Engines()
-    summary = compare(request(tmp_path, "ar,sjd", ("fail 1", "fail 2", "a"), **{"run.max_failures": 1}), engines.open, ignore)
+    summary = compare(
+        request(tmp_path, "ar,sjd", ("fail 1", "fail 2", "a"), **{"run.max_failures": 1}),
+        engines.open,
+        ignore,
+    )
     assert (summary.failed, summary.ok) == (2, 0)
 
 
-@pytest.mark.parametrize(("lanes", "size"), [("", 1), ("ar", "auto")])
-def test_what_cannot_be_compared(tmp_path, lanes, size):
+@pytest.mark.parametrize(("variants", "size"), [("", 1), ("ar", "auto")])
+def test_what_cannot_be_compared(tmp_path, variants, size):
     config = with_settings({"run.batch_size": size}).config
-    asked = Request(tuple(Lane(n, config) for n in lanes.split()), tmp_path, inline_prompts(TEXTS), Selection(None, None))
+    asked = Request(
+        tuple(Variant(n, config) for n in variants.split()),
+        tmp_path,
+        inline_prompts(TEXTS),
+        Selection(None, None),
+    )
     with pytest.raises(ConfigError):
         compare(asked, Engines().open, ignore)
 
 
 def names(decoders, sweep):
-    return [lane.name for lane in plan_lanes(decoders.split(","), sweep, with_settings)]
+    return [variant.name for variant in plan_variants(decoders.split(","), sweep, with_settings)]
 
 
 def test_a_sweep_is_a_grid_of_what_matters_to_each_decoder():
-    grid = {"window": ["8", "16"], "decoder.prior.rises": ["2", "3"]}
+    grid = {"window": ["8", "16"], "decoder.prediction.rises": ["2", "3"]}
     assert names("ar,sjd,sjdvp,ar", grid) == [
         "ar",
         *("sjd,window=8", "sjd,window=16"),
-        *("sjdvp,window=8,prior.rises=2", "sjdvp,window=8,prior.rises=3"),
-        *("sjdvp,window=16,prior.rises=2", "sjdvp,window=16,prior.rises=3"),
+        *("sjdvp,window=8,prediction.rises=2", "sjdvp,window=8,prediction.rises=3"),
+        *("sjdvp,window=16,prediction.rises=2", "sjdvp,window=16,prediction.rises=3"),
     ]
-    lanes = plan_lanes(["sjdvp"], grid, with_settings)
-    assert [(lane.config.decoder.window, lane.config.decoder.prior.rises) for lane in lanes] == [(8, 2), (8, 3), (16, 2), (16, 3)]
+    variants = plan_variants(["sjdvp"], grid, with_settings)
+    assert [
+        (variant.config.decoder.window, variant.config.decoder.prediction.rises)
+        for variant in variants
+    ] == [(8, 2), (8, 3), (16, 2), (16, 3)]
 
 
 def test_relaxed_decoders_are_multiplied_by_what_their_verifier_reads():
@@ -196,8 +237,8 @@ def test_relaxed_decoders_are_multiplied_by_what_their_verifier_reads():
 
 
 def test_a_sweep_of_one_value_sets_it():
-    (lane,) = plan_lanes(["sjd"], {"window": ["8"]}, with_settings)
-    assert (lane.name, lane.config.decoder.window) == ("sjd,window=8", 8)
+    (variant,) = plan_variants(["sjd"], {"window": ["8"]}, with_settings)
+    assert (variant.name, variant.config.decoder.window) == ("sjd,window=8", 8)
 
 
 def test_swept_runs_are_held_against_sjd_of_the_same_window(tmp_path):
@@ -206,7 +247,9 @@ def test_swept_runs_are_held_against_sjd_of_the_same_window(tmp_path):
     compare(request(tmp_path, "sjd,sjdvp", sweep={"window": ["8", "16"]}), Engines().open, ignore)
     runs = load_runs([tmp_path])
     lines = {line.name: line for line in make_lines(runs)}
-    assert lines["sjdvp,window=8"].gains["sjd"]["nfe"].value == 1  # the stand-in's NFE hangs on the window alone
+    assert (
+        lines["sjdvp,window=8"].gains["sjd"]["nfe"].value == 1
+    )  # the stand-in's NFE hangs on the window alone
     assert lines["sjd,window=8"].gains["sjd"]["nfe"] is None
     assert lines["sjdvp,window=8"].gains["ar"]["nfe"] is None
 
@@ -219,7 +262,9 @@ def test_only_decoder_settings_are_swept(key):
 
 def test_compare_is_light():
     code = "import sys, sjdvp.compare; print(json.dumps(list(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, check=True
+    )
     assert "torch" not in json.loads(done.stdout)
 
 
@@ -231,5 +276,13 @@ def test_weights_are_found_once_and_of_one_revision(tmp_path):
     kept = [tmp_path / "out" / name / "run.json" for name in ("ar", "sjd")]
     assert [json.loads(file.read_text())["revision"] for file in kept] == ["0" * 40] * 2
     kept[1].write_text(json.dumps({**json.loads(kept[1].read_text()), "revision": "1" * 40}))
-    with pytest.raises(FolderError, match=f"revision {'1' * 40} of the weights, and .* with {'0' * 40}"):
-        compare(request(tmp_path / "out", "ar,sjd", TEXTS[:1], **given, **{"run.num_images_per_prompt": 2}), Engines().open, ignore)
+    with pytest.raises(
+        FolderError, match=f"revision {'1' * 40} of the weights, and .* with {'0' * 40}"
+    ):
+        compare(
+            request(
+                tmp_path / "out", "ar,sjd", TEXTS[:1], **given, **{"run.num_images_per_prompt": 2}
+            ),
+            Engines().open,
+            ignore,
+        )

@@ -5,15 +5,29 @@ import math
 
 import pytest
 
-from sjdvp.config import DecoderConfig, RunConfig, RunSettings, SamplingConfig, from_table, read_setting, setting_types
+from sjdvp.config import (
+    DecoderConfig,
+    RunConfig,
+    RunSettings,
+    SamplingConfig,
+    from_table,
+    read_setting,
+    setting_types,
+)
 from sjdvp.errors import ConfigError
 
 
 def test_table_becomes_dataclass():
-    config = from_table(RunConfig, {"sampling": {"cfg_scale": 3, "top_k": 50}, "decoder": {"prior": {"kind": "growth"}}})
+    config = from_table(
+        RunConfig,
+        {
+            "sampling": {"cfg_scale": 3, "top_k": 50},
+            "decoder": {"prediction": {"kind": "published"}},
+        },
+    )
     assert config.sampling == SamplingConfig(cfg_scale=3.0, top_k=50)
     assert isinstance(config.sampling.cfg_scale, float)
-    assert config.decoder.prior.kind == "growth"
+    assert config.decoder.prediction.kind == "published"
 
 
 @pytest.mark.parametrize(
@@ -28,19 +42,40 @@ def test_table_becomes_dataclass():
         ({"sampling": {"cfg_scale": 10**400}}, "sampling.cfg_scale must be a number"),
         ({"sampling": {"top_k": 5.0}}, "sampling.top_k must be a whole number, found 5.0"),
         ({"sampling": {"top_p": 0}}, "sampling.top_p must be above 0 and at most 1, found 0.0"),
-        ({"decoder": {"drafter": "couple"}}, "decoder.drafter must be independent, coupled, gumbel, found 'couple'"),
+        (
+            {"decoder": {"drafter": "couple"}},
+            "decoder.drafter must be independent, coupled, gumbel, found 'couple'",
+        ),
         ({"decoder": {"drafter": ["coupled"]}}, "decoder.drafter must be independent"),
         ({"decoder": {"window": 0}}, "decoder.window must be auto, or between 1 and 1024, found 0"),
-        ({"run": {"device_map": "auto", "step": "graph"}}, "run.step must be auto or eager with run.device_map"),
-        ({"run": {"device_map": "auto", "device": "cuda:1"}}, "run.device must be auto with run.device_map"),
+        (
+            {"run": {"device_map": "auto", "step": "graph"}},
+            "run.step must be auto or eager with run.device_map",
+        ),
+        (
+            {"run": {"device_map": "auto", "device": "cuda:1"}},
+            "run.device must be auto with run.device_map",
+        ),
         ({"run": {"metadata": "no"}}, "run.metadata must be true or false, found 'no'"),
-        ({"run": {"batch_size": "many"}}, "run.batch_size must be a whole number or auto, found 'many'"),
-        ({"run": {"batch_size": True}}, "run.batch_size must be a whole number or auto, found True"),
+        (
+            {"run": {"batch_size": "many"}},
+            "run.batch_size must be a whole number or auto, found 'many'",
+        ),
+        (
+            {"run": {"batch_size": True}},
+            "run.batch_size must be a whole number or auto, found True",
+        ),
         ({"model": {"width": 0}}, "model.width must be 1 or more, found 0"),
         ({"model": {"resolution": -512}}, "model.resolution must be 1 or more, found -512"),
-        ({"decoder": {"relax": {"group": 2}}}, "decoder.relax.group must be an odd number, 1 or more, found 2"),
+        (
+            {"decoder": {"relax": {"group": 2}}},
+            "decoder.relax.group must be an odd number, 1 or more, found 2",
+        ),
         ({"run": {"seed": 2**53}}, "run.seed must be between 0 and 2^53 - 1"),
-        ({"decoder": {"prior": {"kind": "growth", "rises": 5}}}, "decoder.prior.history must be at least decoder.prior.rises"),
+        (
+            {"decoder": {"prediction": {"kind": "published", "rises": 5}}},
+            "decoder.prediction.history must be at least decoder.prediction.rises",
+        ),
     ],
 )
 def test_mistakes_name_the_key(table, words):
@@ -94,11 +129,19 @@ def test_unknown_key_is_answered_with_the_right_one():
 
 
 def test_every_setting_is_listed():
-    assert {"profile", "model.path", "decoder.prior.rises", "decoder.relax.delta", "run.seed"} <= set(setting_types())
+    assert {
+        "profile",
+        "model.path",
+        "decoder.prediction.rises",
+        "decoder.relax.delta",
+        "run.seed",
+    } <= set(setting_types())
 
 
 def test_fingerprint_follows_pixels_only():
     config = RunConfig()
-    same = dataclasses.replace(config, run=RunSettings(batch_size=8, seed=3), profile="other", description="x")
+    same = dataclasses.replace(
+        config, run=RunSettings(batch_size=8, seed=3), profile="other", description="x"
+    )
     other = dataclasses.replace(config, decoder=DecoderConfig(window=8))
     assert config.fingerprint() == same.fingerprint() != other.fingerprint()

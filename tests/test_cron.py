@@ -15,12 +15,24 @@ from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
 
 ROOT = Path(__file__).parents[1]
-BARE = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+BARE = {
+    "PATH": "/usr/bin:/bin",
+    "LC_ALL": "C",
+    "PYTHONUTF8": "0",
+    "PYTHONCOERCECLOCALE": "0",
+    "PYTHONPATH": str(ROOT),
+}
 COMMAND = [sys.executable, "-m", "tests.workers.program", "generate"]
 
 
 def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
-    defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": BARE, "cwd": ROOT, "stdin": subprocess.DEVNULL}
+    defaults = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "env": BARE,
+        "cwd": ROOT,
+        "stdin": subprocess.DEVNULL,
+    }
     return subprocess.Popen([*COMMAND, *map(str, arguments)], **{**defaults, **options})
 
 
@@ -32,14 +44,18 @@ def out(tmp_path):
 @pytest.fixture
 def prompts(tmp_path):
     file = tmp_path / "prompts.txt"
-    file.write_text("".join(f"chat {i} \u732b \u202e\x1b[31m\n" for i in range(12)), encoding="utf-8")
+    file.write_text(
+        "".join(f"chat {i} \u732b \u202e\x1b[31m\n" for i in range(12)), encoding="utf-8"
+    )
     return file
 
 
 @pytest.mark.parametrize("workers", [[], ["--workers", 2]])
 def test_as_cron_runs_it(out, prompts, workers):
     """With stdin closed, not just empty; what it says holds no control character, so that a log of it is safe to show."""
-    process = start("--prompts", prompts, "-o", out, "-v", *workers, stdin=None, preexec_fn=lambda: os.close(0))
+    process = start(
+        "--prompts", prompts, "-o", out, "-v", *workers, stdin=None, preexec_fn=lambda: os.close(0)
+    )
     said, told = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, b""), told
     assert check_folder(out).whole
@@ -50,7 +66,7 @@ def test_as_cron_runs_it(out, prompts, workers):
 
 
 def test_a_reader_that_takes_one_line_and_goes(out, prompts):
-    """`--log - | head -1`: the run goes on, its product is the pictures."""
+    """`--log - | head -1`: the run goes on, its product is the images."""
     process = start("--prompts", prompts, "-o", out, "--log", "-")
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["status"] == "ok"
@@ -80,7 +96,15 @@ def test_two_runs_overlap(out, prompts, flags, code):
     first.stdin.write(prompts.read_bytes().splitlines(keepends=True)[0])
     first.stdin.flush()
     first.stdout.readline()
-    second = start("--prompts", prompts, "-o", out, *flags, "--seed", json.loads((out / "run.json").read_text())["seed"])
+    second = start(
+        "--prompts",
+        prompts,
+        "-o",
+        out,
+        *flags,
+        "--seed",
+        json.loads((out / "run.json").read_text())["seed"],
+    )
     _, told = second.communicate(timeout=60)
     assert second.returncode == code
     assert f"is being drawn by process {first.pid} on".encode() in told
@@ -89,13 +113,18 @@ def test_two_runs_overlap(out, prompts, flags, code):
     assert [row["index"] for row in read_rows(out / "log.shard-000-of-001.jsonl")] == [0]
 
 
-@pytest.mark.parametrize(("signal_name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("SIGUSR1", 138)])
+@pytest.mark.parametrize(
+    ("signal_name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("SIGUSR1", 138)]
+)
 def test_a_signal_to_all_processes_of_a_run(out, tmp_path, signal_name, code):
     """As a terminal or a scheduler sends it: the parent saves and ends, its workers say nothing."""
     many = tmp_path / "many.txt"
     many.write_text("".join(f"prompt {i}\n" for i in range(5000)), encoding="utf-8")
     number = getattr(signal, signal_name)
-    heard = {"process_group": 0, "preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}  # shells let jobs ignore SIGINT
+    heard = {
+        "process_group": 0,
+        "preexec_fn": lambda: signal.signal(number, signal.SIG_DFL),
+    }  # shells let jobs ignore SIGINT
     process = start("--prompts", many, "-o", out, "--workers", 2, "--print", "paths", "-q", **heard)
     assert process.stdout is not None
     process.stdout.readline()

@@ -8,7 +8,7 @@ from PIL import Image
 
 from sjdvp_cli.app import run
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
 
 def test_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,5 +25,5 @@ def test_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         str(tmp_path / "out"),
     ]
     assert run([*line, "--seed", "1", "--device", "cpu"]) == 0
-    with Image.open(tmp_path / "out" / "images" / "000000.png") as picture:
-        assert picture.size == (32, 32)
+    with Image.open(tmp_path / "out" / "images" / "000000.png") as image:
+        assert image.size == (32, 32)

@@ -1,4 +1,4 @@
-"""The main job, drawn by a stand-in painter: what is on disk after it, whatever happens on the way."""
+"""The main job, drawn by a stand-in generator: what is on disk after it, whatever happens on the way."""
 
 import dataclasses
 import errno
@@ -26,8 +26,8 @@ from sjdvp.runs.images import read_metadata
 from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.layout import log_paths
 from sjdvp.runs.row import KEYS
-from sjdvp.runs.shards import Selection, Shard
-from tests.fake_painter import FakePainter, noise
+from sjdvp.runs.sharding import Selection, Shard
+from tests.fake_generator import FakeGenerator, noise
 
 TEXTS = ["a red apple", "two\u2028cats", "fail here", "0", "a red apple", "plum", "fig"]
 
@@ -54,28 +54,49 @@ def rows(out: Path) -> list[dict]:
     return [row for path in log_paths(out) for row in read_rows(path)]
 
 
-def pictures(out: Path) -> dict[str, bytes]:
+def images(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "images").iterdir())}
 
 
-def run(request: Request, painter: FakePainter | None = None, listen=ignore):
-    painter = painter or FakePainter()
-    return generate(request, painter.open, listen)
+def run(request: Request, generator: FakeGenerator | None = None, listen=ignore):
+    generator = generator or FakeGenerator()
+    return generate(request, generator.open, listen)
 
 
-def test_pictures_rows_and_summary(tmp_path, prompts):
+def test_images_rows_and_summary(tmp_path, prompts):
     out, events = tmp_path / "out", []
-    summary = run(Request(config(), out, prompts=prompts, argv=("sjdvp", "generate")), listen=events.append)
-    assert (summary.requested, summary.ok, summary.failed, summary.skipped, summary.exit_code) == (7, 6, 1, 0, 1)
+    summary = run(
+        Request(config(), out, prompts=prompts, argv=("sjdvp", "generate")), listen=events.append
+    )
+    assert (summary.requested, summary.ok, summary.failed, summary.skipped, summary.exit_code) == (
+        7,
+        6,
+        1,
+        0,
+        1,
+    )
     assert (summary.nfe_mean, summary.accept_rate) == (10, 0.5)
-    assert set(summary.as_json()) == {"requested", "ok", "failed", "skipped", "wall_s", "images_per_s", "nfe_mean", "accept_rate"}
-    assert list(pictures(out)) == [f"{i:06d}.png" for i in (0, 1, 3, 4, 5, 6)]
+    assert set(summary.as_json()) == {
+        "requested",
+        "ok",
+        "failed",
+        "skipped",
+        "wall_s",
+        "images_per_s",
+        "nfe_mean",
+        "accept_rate",
+    }
+    assert list(images(out)) == [f"{i:06d}.png" for i in (0, 1, 3, 4, 5, 6)]
     by_index = {row["index"]: row for row in rows(out)}
     assert len(rows(out)) == len(by_index) == 7
     assert all(tuple(row) == KEYS for row in rows(out))
     assert [by_index[i]["prompt"] for i in range(7)] == TEXTS
-    assert (by_index[2]["status"], by_index[2]["file"], by_index[2]["tokens_per_nfe"]) == ("failed", None, None)
-    assert by_index[2]["error"] == {"type": "Bad", "message": "no picture", "hint": ""}
+    assert (by_index[2]["status"], by_index[2]["file"], by_index[2]["tokens_per_nfe"]) == (
+        "failed",
+        None,
+        None,
+    )
+    assert by_index[2]["error"] == {"type": "Bad", "message": "no image", "hint": ""}
     assert by_index[0]["seed"] != by_index[4]["seed"]
     with Image.open(out / "images/000003.png") as image:
         assert (np.asarray(image) == noise(Job(3, 0, by_index[3]["seed"], "0"))).all()
@@ -101,50 +122,50 @@ def test_run_json_and_prompts_jsonl(tmp_path, prompts):
     assert [row["prompt"] for row in read_rows(out / "prompts.jsonl")] == TEXTS
 
 
-def test_again_does_nothing_and_opens_no_painter(tmp_path, good):
-    out, painter = tmp_path / "out", FakePainter()
+def test_again_does_nothing_and_opens_no_generator(tmp_path, good):
+    out, generator = tmp_path / "out", FakeGenerator()
     request = Request(config(seed=None), out, prompts=good)
-    run(request, painter)
-    before = pictures(out)
-    summary = run(request, painter)
-    assert (summary.ok, summary.skipped, summary.exit_code, painter.opened) == (0, 10, 0, 1)
-    assert pictures(out) == before
+    run(request, generator)
+    before = images(out)
+    summary = run(request, generator)
+    assert (summary.ok, summary.skipped, summary.exit_code, generator.opened) == (0, 10, 0, 1)
+    assert images(out) == before
     assert run(dataclasses.replace(request, shard=Shard(20, 21))).exit_code == 0
 
 
 def test_failed_images_are_tried_again_or_not(tmp_path, prompts):
     request = Request(config(), tmp_path / "out", prompts=prompts)
     run(request)
-    again = FakePainter()
+    again = FakeGenerator()
     assert run(dataclasses.replace(request, retry_failed=False), again).failed == 1
-    assert again.painted == []
+    assert again.generated == []
     run(request, again)
-    assert [job.index for job in again.painted] == [2]
+    assert [job.index for job in again.generated] == [2]
     assert [row["attempt"] for row in rows(request.out) if row["index"] == 2] == [1, 2]
 
 
-def test_overwrite_draws_the_same_pictures_again(tmp_path, good):
+def test_overwrite_draws_the_same_images_again(tmp_path, good):
     request = Request(config(), tmp_path / "out", prompts=good)
     run(request)
-    before = pictures(request.out)
-    painter = FakePainter()
-    run(dataclasses.replace(request, overwrite=True), painter)
-    assert len(painter.painted) == 10
-    assert pictures(request.out) == before
+    before = images(request.out)
+    generator = FakeGenerator()
+    run(dataclasses.replace(request, overwrite=True), generator)
+    assert len(generator.generated) == 10
+    assert images(request.out) == before
     assert check_folder(request.out).whole
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_pictures_do_not_depend_on_batch_shards_or_resume(tmp_path, good, count):
+def test_images_do_not_depend_on_batch_shards_or_resume(tmp_path, good, count):
     whole = Request(config(num_images_per_prompt=2), tmp_path / "whole", prompts=good)
-    run(whole, FakePainter(batch=1))
+    run(whole, FakeGenerator(batch=1))
     part = dataclasses.replace(whole, out=tmp_path / "part")
-    run(dataclasses.replace(part, selection=Selection(limit=3)), FakePainter(batch=4))
+    run(dataclasses.replace(part, selection=Selection(limit=3)), FakeGenerator(batch=4))
     for index in range(count):
-        run(dataclasses.replace(part, shard=Shard(index, count)), FakePainter(batch=8))
-    assert pictures(part.out) == pictures(whole.out)
-    assert len(pictures(whole.out)) == 20
-    assert "000003_01.png" in pictures(whole.out)
+        run(dataclasses.replace(part, shard=Shard(index, count)), FakeGenerator(batch=8))
+    assert images(part.out) == images(whole.out)
+    assert len(images(whole.out)) == 20
+    assert "000003_01.png" in images(whole.out)
     assert len(rows(part.out)) == 20
     assert check_folder(part.out).whole
 
@@ -152,44 +173,50 @@ def test_pictures_do_not_depend_on_batch_shards_or_resume(tmp_path, good, count)
 def test_lost_truncated_and_torn_things_are_drawn_again(tmp_path, good):
     request = Request(config(), tmp_path / "out", prompts=good)
     run(request)
-    before = pictures(request.out)
+    before = images(request.out)
     (request.out / "images/000001.png").unlink()
     (request.out / "images/000002.png").write_bytes(b"short")
     log = log_paths(request.out)[0]
     log.write_bytes(log.read_bytes()[:-20])
     lost = {1, 2, json.loads(log_paths(request.out)[0].read_bytes().splitlines()[0])["index"]} - {0}
-    painter = FakePainter()
-    run(request, painter)
-    assert {1, 2} <= {job.index for job in painter.painted}
-    assert len(painter.painted) == 3
+    generator = FakeGenerator()
+    run(request, generator)
+    assert {1, 2} <= {job.index for job in generator.generated}
+    assert len(generator.generated) == 3
     assert lost
-    assert pictures(request.out) == before
+    assert images(request.out) == before
 
 
-def test_metadata_in_the_picture_and_without(tmp_path, good):
-    with_it, without = (Request(config(metadata=m), tmp_path / str(m), prompts=good) for m in (True, False))
+def test_metadata_in_the_image_and_without(tmp_path, good):
+    with_it, without = (
+        Request(config(metadata=m), tmp_path / str(m), prompts=good) for m in (True, False)
+    )
     for request in (with_it, without):
         run(request)
     stored = read_metadata(with_it.out / "images/000003.png")
     assert stored["sjdvp"]["prompt"] == "prompt 3"
     assert not {"host", "pid", "file", "started_at", "latency_s"} & set(stored["sjdvp"])
-    assert stored["parameters"].startswith("prompt 3\nSteps: 64, Sampler: best, CFG scale: 1.0, Seed: ")
+    assert stored["parameters"].startswith(
+        "prompt 3\nSteps: 64, Sampler: best, CFG scale: 1.0, Seed: "
+    )
     assert read_metadata(without.out / "images/000003.png") == {}
-    with pytest.raises(FolderError, match="not a picture"):
+    with pytest.raises(FolderError, match="not a image"):
         read_metadata(good)
     again = dataclasses.replace(without, out=tmp_path / "again")
-    run(again, FakePainter(batch=2))
-    assert pictures(again.out) == pictures(without.out)
+    run(again, FakeGenerator(batch=2))
+    assert images(again.out) == images(without.out)
 
 
 def test_other_settings_are_refused_by_name(tmp_path, good):
     request = Request(config(), tmp_path / "out", prompts=good)
     run(request)
     other = RunConfig(decoder=DecoderConfig(window=8), run=RunSettings(seed=8))
-    painter = FakePainter()
-    with pytest.raises(FolderError, match=r"(?s)decoder\.window: 16 there, 8 now.*run\.seed: 7 there, 8 now"):
-        run(dataclasses.replace(request, config=other), painter)
-    assert painter.opened == 0
+    generator = FakeGenerator()
+    with pytest.raises(
+        FolderError, match=r"(?s)decoder\.window: 16 there, 8 now.*run\.seed: 7 there, 8 now"
+    ):
+        run(dataclasses.replace(request, config=other), generator)
+    assert generator.opened == 0
     faster = dataclasses.replace(request, config=config(batch_size=4, device="cpu"))
     assert run(faster).skipped == 10
 
@@ -200,13 +227,15 @@ def test_prompts_may_grow_but_not_change(tmp_path, good):
     good.write_text(good.read_text() + "one more\n")
     assert (run(request).ok, run(request).skipped) == (1, 11)
     good.write_text(good.read_text().replace("prompt 3", "prompt three"))
-    with pytest.raises(FolderError, match=r"row 3 .* has changed .*prompt was 'prompt 3', is 'prompt three'"):
+    with pytest.raises(
+        FolderError, match=r"row 3 .* has changed .*prompt was 'prompt 3', is 'prompt three'"
+    ):
         run(request)
     assert len(list(read_rows(request.out / "prompts.jsonl"))) == 11
 
 
-def test_checks_come_before_the_painter(tmp_path, good):
-    painter = FakePainter()
+def test_checks_come_before_the_generator(tmp_path, good):
+    generator = FakeGenerator()
     (tmp_path / "bad.txt").write_bytes(b"\xff")
     (tmp_path / "stranger" / "images").mkdir(parents=True)
     (tmp_path / "file").touch()
@@ -214,21 +243,26 @@ def test_checks_come_before_the_painter(tmp_path, good):
         (Request(config(), tmp_path / "out", prompts=tmp_path / "bad.txt"), PromptError),
         (Request(config(), tmp_path / "stranger", prompts=good), FolderError),
         (Request(config(), tmp_path / "file", prompts=good), FolderError),
-        (Request(config(), tmp_path / "out", prompts=good, selection=Selection(((10, 10),))), ConfigError),
+        (
+            Request(config(), tmp_path / "out", prompts=good, selection=Selection(((10, 10),))),
+            ConfigError,
+        ),
     ]:
         with pytest.raises(error) as caught:
-            run(request, painter)
+            run(request, generator)
         assert caught.value.exit_code == 2
     with pytest.raises(ConfigError, match="one place"):
         Request(config(), tmp_path / "out", prompts=good, inline=("a",))
     with pytest.raises(ConfigError, match="pipe"):
         Request(config(), tmp_path / "out", stdin=io.BytesIO(), shard=Shard(0, 2))
-    assert painter.opened == 0
+    assert generator.opened == 0
     assert not (tmp_path / "out").exists()
 
 
 def test_preview_writes_nothing(tmp_path, good):
-    request = Request(config(num_images_per_prompt=2), tmp_path / "out", prompts=good, shard=Shard(1, 2))
+    request = Request(
+        config(num_images_per_prompt=2), tmp_path / "out", prompts=good, shard=Shard(1, 2)
+    )
     assert preview(request) == type(preview(request))(10, 0, 7, "txt", 0, 0)
     assert not request.out.exists()
     run(dataclasses.replace(request, selection=Selection(limit=4)))
@@ -237,10 +271,15 @@ def test_preview_writes_nothing(tmp_path, good):
 
 
 def test_fail_fast_and_max_failures_stop_early(tmp_path):
-    for name, request_options, run_options, failed in [("fast", {"fail_fast": True}, {}, 1), ("max", {}, {"max_failures": 2}, 3)]:
-        request = Request(config(**run_options), tmp_path / name, inline=("fail",) * 8, **request_options)
+    for name, request_options, run_options, failed in [
+        ("fast", {"fail_fast": True}, {}, 1),
+        ("max", {}, {"max_failures": 2}, 3),
+    ]:
+        request = Request(
+            config(**run_options), tmp_path / name, inline=("fail",) * 8, **request_options
+        )
         events = []
-        summary = run(request, FakePainter(batch=1), events.append)
+        summary = run(request, FakeGenerator(batch=1), events.append)
         assert (summary.failed, summary.requested, summary.exit_code) == (failed, 8, 1)
         assert any(isinstance(event, Note) and "stopped" in event.message for event in events)
 
@@ -255,7 +294,9 @@ def test_a_pipe_is_drawn_from_before_it_ends(tmp_path):
         if isinstance(event, ImageFinished):
             first.set()
 
-    thread = threading.Thread(target=lambda: results.append(run(request, FakePainter(batch=4), listen)))
+    thread = threading.Thread(
+        target=lambda: results.append(run(request, FakeGenerator(batch=4), listen))
+    )
     thread.start()
     os.write(writer, b"one\n")
     assert first.wait(10)
@@ -271,8 +312,8 @@ def test_a_bad_line_or_a_changed_row_of_a_pipe_ends_it_after_what_was_begun(tmp_
     request = Request(config(), tmp_path / "out", stdin=io.BytesIO(b"one\ntwo\n\xff\nfour\n"))
     events = []
     with pytest.raises(PromptError, match="line 3"):
-        run(request, FakePainter(batch=8), events.append)
-    assert len(pictures(request.out)) == 2
+        run(request, FakeGenerator(batch=8), events.append)
+    assert len(images(request.out)) == 2
     assert events[-1].summary["ok"] == 2
     with pytest.raises(FolderError, match="row 1 "):
         run(dataclasses.replace(request, stdin=io.BytesIO(b"one\nzwei\n")))
@@ -304,38 +345,41 @@ def test_a_full_disk_at_any_write_can_be_resumed(tmp_path, good, monkeypatch, na
             assert error.exit_code == 1
     assert not list(request.out.glob("images/.*"))
     assert run(request).exit_code == 0
-    assert pictures(request.out) == pictures(whole.out)
+    assert images(request.out) == images(whole.out)
     assert sorted(row["index"] for row in rows(request.out)) == [0, 1, 2]
     assert check_folder(request.out).whole
 
 
 def test_the_run_stops_when_the_disk_refuses(tmp_path, good):
-    request, painter = Request(config(), tmp_path / "out", prompts=good), FakePainter(batch=1, seconds=0.05)
+    request, generator = (
+        Request(config(), tmp_path / "out", prompts=good),
+        FakeGenerator(batch=1, seconds=0.05),
+    )
 
     def vanish(event):
         if isinstance(event, ImageFinished):
             (request.out / "images").rename(request.out / "gone")
 
     with pytest.raises(StorageError, match="cannot write"):
-        run(request, painter, vanish)
-    assert len(painter.painted) < 6
+        run(request, generator, vanish)
+    assert len(generator.generated) < 6
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_what_is_complete(tmp_path, good, signum):
     request, events = Request(config(), tmp_path / "out", prompts=good), []
 
-    class Interrupting(FakePainter):
-        def paint(self, source):
-            for count, picture in enumerate(super().paint(source)):
+    class Interrupting(FakeGenerator):
+        def generate(self, source):
+            for count, image in enumerate(super().generate(source)):
                 if count == 4:
                     os.kill(os.getpid(), signum)
-                yield picture
+                yield image
 
     with pytest.raises(Interrupted) as caught:
         run(request, Interrupting(), events.append)
     assert caught.value.exit_code == 128 + signum
-    assert len(pictures(request.out)) == len(rows(request.out)) == events[-1].summary["ok"] == 4
+    assert len(images(request.out)) == len(rows(request.out)) == events[-1].summary["ok"] == 4
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert run(request).finished == 10
 
@@ -353,7 +397,13 @@ def test_a_signal_ends_the_wait_for_a_silent_pipe(tmp_path):
 def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, images_first):
     seeded = tmp_path / "out"
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("fake_painter.py")), str(good), str(seeded), "0.02"],
+        [
+            sys.executable,
+            str(Path(__file__).with_name("fake_generator.py")),
+            str(good),
+            str(seeded),
+            "0.02",
+        ],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -370,7 +420,7 @@ def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, 
     assert summary.skipped >= images_first
     whole = tmp_path / "whole"
     run(Request(config(seed=seed), whole, prompts=good))
-    assert pictures(seeded) == pictures(whole)
+    assert images(seeded) == images(whole)
     assert sorted(row["index"] for row in rows(seeded)) == list(range(10))
     assert check_folder(seeded).whole
 

@@ -11,7 +11,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def files(folder: Path) -> set[str]:
-    return {str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file() and "__pycache__" not in f.parts}
+    return {
+        str(f.relative_to(folder))
+        for f in folder.rglob("*")
+        if f.is_file() and "__pycache__" not in f.parts
+    }
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +39,13 @@ def test_profiles_are_shipped_inside_the_package(built):
 
 
 def test_installed_package_finds_its_profiles(built):
-    code = (
-        "from sjdvp.profiles import packaged_folder, resolve; print(packaged_folder(), resolve('emoji', environ={}).config.profile)"
-    )
+    code = "from sjdvp.profiles import packaged_folder, resolve; print(packaged_folder(), resolve('emoji', environ={}).config.profile)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=built, check=True, capture_output=True, text=True, env={"PYTHONPATH": "."}
+        [sys.executable, "-c", code],
+        cwd=built,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": "."},
     )
     assert done.stdout.split() == [str(built / "sjdvp" / "profile_files"), "emoji"]

@@ -29,8 +29,16 @@ def test_precedence_and_origins(home):
     environ |= {"SJDVP_SAMPLING_TEMPERATURE": "0.7", "SJDVP_RUN_SEED": "2"}
     resolved = resolve("mine", {"run.seed": "3"}, environ)
     sampling = resolved.config.sampling
-    assert (sampling.top_k, sampling.top_p, sampling.temperature, resolved.config.run.seed) == (7, 0.6, 0.7, 3)
-    origins = [resolved.origins[f"sampling.{key}"] for key in ("cfg_scale", "top_k", "top_p", "temperature")]
+    assert (sampling.top_k, sampling.top_p, sampling.temperature, resolved.config.run.seed) == (
+        7,
+        0.6,
+        0.7,
+        3,
+    )
+    origins = [
+        resolved.origins[f"sampling.{key}"]
+        for key in ("cfg_scale", "top_k", "top_p", "temperature")
+    ]
     assert origins == ["built-in", "user file", "profile mine", "SJDVP_SAMPLING_TEMPERATURE"]
     assert resolved.origins["run.seed"] == "flag"
 
@@ -56,7 +64,10 @@ def test_profile_comes_from_flag_environment_user_file_or_default(home):
 
 def test_no_home_is_no_error():
     assert resolve(environ={}).config.profile == "emoji"
-    assert resolve(environ={"HOME": "", "XDG_CONFIG_HOME": "relative/is/ignored"}).config.profile == "emoji"
+    assert (
+        resolve(environ={"HOME": "", "XDG_CONFIG_HOME": "relative/is/ignored"}).config.profile
+        == "emoji"
+    )
 
 
 def test_profile_by_path(tmp_path):
@@ -89,23 +100,34 @@ def test_every_packaged_profile_resolves():
 
 def test_preset_fills_in_structure_beneath_its_own_layer(home):
     environ, folder = home
-    (folder / "profiles" / "mine.yaml").write_text("decoder: {preset: sjdvp, fresh: repeat, window: 8, prior: {rises: 2}}\n")
+    (folder / "profiles" / "mine.yaml").write_text(
+        "decoder: {preset: sjdvp, init: repeat, window: 8, prediction: {rises: 2}}\n"
+    )
     resolved = resolve("mine", environ=environ)
     decoder = resolved.config.decoder
-    assert (decoder.drafter, decoder.fresh, decoder.prior.kind) == ("independent", "repeat", "adaptive")
-    assert (decoder.window, decoder.prior.rises) == (8, 2)
+    assert (decoder.drafter, decoder.init, decoder.prediction.kind) == (
+        "independent",
+        "repeat",
+        "adaptive",
+    )
+    assert (decoder.window, decoder.prediction.rises) == (8, 2)
     assert resolved.origins["decoder.drafter"] == "decoder sjdvp"
-    assert resolved.origins["decoder.fresh"] == "profile mine"
+    assert resolved.origins["decoder.init"] == "profile mine"
 
 
 def test_a_higher_preset_drops_lower_structure_and_keeps_parameters(home):
     environ, folder = home
     (folder / "profiles" / "mine.yaml").write_text(
-        "decoder: {preset: sjdvp, fresh: repeat, drafter: gumbel, window: 8, prior: {kind: growth, rises: 2}}\n"
+        "decoder: {preset: sjdvp, init: repeat, drafter: gumbel, window: 8, prediction: {kind: published, rises: 2}}\n"
     )
     decoder = resolve("mine", {"decoder.preset": "coupled"}, environ).config.decoder
-    assert (decoder.preset, decoder.drafter, decoder.fresh, decoder.prior.kind) == ("coupled", "coupled", "above", "none")
-    assert (decoder.window, decoder.prior.rises) == (8, 2)
+    assert (decoder.preset, decoder.drafter, decoder.init, decoder.prediction.kind) == (
+        "coupled",
+        "coupled",
+        "above",
+        "none",
+    )
+    assert (decoder.window, decoder.prediction.rises) == (8, 2)
 
 
 def test_parameters_of_a_preset_count_only_where_no_layer_gives_them(home):
@@ -118,16 +140,20 @@ def test_parameters_of_a_preset_count_only_where_no_layer_gives_them(home):
 def test_structure_given_beside_or_above_a_preset_wins(home):
     environ, _ = home
     environ["SJDVP_DECODER_PRESET"] = "coupled"
-    given = resolve("emoji", {"decoder.fresh": "left"}, environ).config.decoder
-    assert (given.drafter, given.fresh) == ("coupled", "left")
-    beside = resolve("emoji", {"decoder.preset": "sjd", "decoder.prior.kind": "growth"}, environ).config.decoder
-    assert (beside.drafter, beside.prior.kind) == ("independent", "growth")
+    given = resolve("emoji", {"decoder.init": "left"}, environ).config.decoder
+    assert (given.drafter, given.init) == ("coupled", "left")
+    beside = resolve(
+        "emoji", {"decoder.preset": "sjd", "decoder.prediction.kind": "published"}, environ
+    ).config.decoder
+    assert (beside.drafter, beside.prediction.kind) == ("independent", "published")
 
 
 def test_ar_means_window_1_and_jacobi_means_greedy():
     resolved = resolve("emoji", {"decoder.preset": "ar", "decoder.window": "16"}, {})
     assert resolved.config.decoder.window == 1
-    assert resolved.notes == ("decoder ar means decoder.window 1: the 16 given by flag is not used",)
+    assert resolved.notes == (
+        "decoder ar means decoder.window 1: the 16 given by flag is not used",
+    )
     resolved = resolve("emoji", {"decoder.preset": "jacobi"}, {})
     assert (resolved.config.sampling.temperature, resolved.notes) == (0.0, ())
 
@@ -143,7 +169,10 @@ def test_leaving_ar_brings_the_window_back(home):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_resolves(name):
     config = resolve("emoji", {"decoder.preset": name}, {}).config
-    assert (config.decoder.preset, config.decoder.lossless) == (name, config.decoder.verifier in ("exact", "same-noise"))
+    assert (config.decoder.preset, config.decoder.lossless) == (
+        name,
+        config.decoder.verifier in ("rejection", "same-noise"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,8 +183,14 @@ def test_every_preset_resolves(name):
         ("sampling: {cfg: 3}\n", "unknown key sampling.cfg"),
         ("samplin: {cfg_scale: 3}\n", "unknown key samplin"),
         ("sampling: 3\n", "sampling must be a section of keys, found 3"),
-        ("sampling: {top_k: 012}\n", "sampling.top_k must be a whole number, found '012' (from profile bad)"),
-        ("run: {metadata: no}\n", "run.metadata must be true or false, found 'no' (from profile bad)"),
+        (
+            "sampling: {top_k: 012}\n",
+            "sampling.top_k must be a whole number, found '012' (from profile bad)",
+        ),
+        (
+            "run: {metadata: no}\n",
+            "run.metadata must be true or false, found 'no' (from profile bad)",
+        ),
         (
             "sampling: {temperature: -1}\n",
             "sampling.temperature must be 0 (greedy), or 0.001 or more, found -1.0",
@@ -175,8 +210,20 @@ def test_mistakes_in_a_file_name_the_place(tmp_path, text, words):
 
 def test_scalars_follow_yaml_1_2(tmp_path):
     file = tmp_path / "a.yaml"
-    file.write_text("a: 1e-5\nb: no\nc: 012\nd: 1:30\ne: ~\nf: TRUE\ng: 0\nh: -1.5\ni: 2026-01-02\nj: 0x10\nk: .5\nl: 1_000\nm:\n")
-    expected = {"a": 1e-5, "b": "no", "c": "012", "d": "1:30", "e": None, "f": True, "g": 0, "h": -1.5, "i": "2026-01-02"}
+    file.write_text(
+        "a: 1e-5\nb: no\nc: 012\nd: 1:30\ne: ~\nf: TRUE\ng: 0\nh: -1.5\ni: 2026-01-02\nj: 0x10\nk: .5\nl: 1_000\nm:\n"
+    )
+    expected = {
+        "a": 1e-5,
+        "b": "no",
+        "c": "012",
+        "d": "1:30",
+        "e": None,
+        "f": True,
+        "g": 0,
+        "h": -1.5,
+        "i": "2026-01-02",
+    }
     assert load_mapping(file) == {**expected, "j": "0x10", "k": 0.5, "l": "1_000", "m": None}
 
 
@@ -199,17 +246,26 @@ def test_a_mistake_names_where_it_was_given(home):
     environ, folder = home
     words = mistake(resolve, environ={"SJDVP_SAMPLING_CFG_SCALE": "x"})
     assert "sampling.cfg_scale must be a number, found 'x' (from SJDVP_SAMPLING_CFG_SCALE)" in words
-    assert "found 'x' (from flag)" in mistake(resolve, overrides={"sampling.cfg_scale": "x"}, environ={})
-    assert "unknown profile 'nope' (from SJDVP_PROFILE) |" in mistake(resolve, environ={"SJDVP_PROFILE": "nope"})
+    assert "found 'x' (from flag)" in mistake(
+        resolve, overrides={"sampling.cfg_scale": "x"}, environ={}
+    )
+    assert "unknown profile 'nope' (from SJDVP_PROFILE) |" in mistake(
+        resolve, environ={"SJDVP_PROFILE": "nope"}
+    )
     (folder / "config.yaml").write_text("profile: nope\n")
     assert "unknown profile 'nope' (from user file) |" in mistake(resolve, environ=environ)
     assert "unknown profile 'other' |" in mistake(resolve, "other", environ=environ)
 
 
 def test_two_settings_that_do_not_fit_are_both_named():
-    words = mistake(resolve, overrides={"decoder.preset": "sjdvp", "decoder.prior.rises": "9"}, environ={})
-    assert "decoder.prior.history must be at least decoder.prior.rises (9), found 4 (" in words
-    assert "(decoder.prior.history from built-in, decoder.prior.rises from flag)" in words
+    words = mistake(
+        resolve, overrides={"decoder.preset": "sjdvp", "decoder.prediction.rises": "9"}, environ={}
+    )
+    assert (
+        "decoder.prediction.history must be at least decoder.prediction.rises (9), found 4 ("
+        in words
+    )
+    assert "(decoder.prediction.history from built-in, decoder.prediction.rises from flag)" in words
 
 
 def test_a_variable_of_another_kind_gets_no_suggestion():
@@ -217,4 +273,6 @@ def test_a_variable_of_another_kind_gets_no_suggestion():
 
 
 def test_a_section_is_not_a_setting():
-    assert "did you mean decoder.prior.kind" in mistake(resolve, overrides={"decoder.prior": "growth"}, environ={})
+    assert "did you mean decoder.prediction.kind" in mistake(
+        resolve, overrides={"decoder.prediction": "published"}, environ={}
+    )

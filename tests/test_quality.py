@@ -13,7 +13,15 @@ from PIL import Image
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from sjdvp.errors import ConfigError, FolderError, WeightsError
-from sjdvp.quality import clip_distance, clip_score, inception_distance, measure, open_clip, pairs, references
+from sjdvp.quality import (
+    clip_distance,
+    clip_score,
+    inception_distance,
+    measure,
+    open_clip,
+    pairs,
+    references,
+)
 from sjdvp.report.load import load_runs
 from tests.report.synthetic import make_run
 
@@ -26,7 +34,12 @@ def weights(tmp_path_factory):
     """A folder with a CLIP of a few thousand random weights."""
     folder = tmp_path_factory.mktemp("clip")
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    tokens = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    tokens = [
+        *letters,
+        *(letter + "</w>" for letter in letters),
+        "<|startoftext|>",
+        "<|endoftext|>",
+    ]
     tokenizer = CLIPTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=[])
     text = {
         "vocab_size": len(tokens),
@@ -34,12 +47,23 @@ def weights(tmp_path_factory):
         "eos_token_id": len(tokens) - 1,
         "max_position_embeddings": 12,
     }
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = CLIPConfig(text_config=text | shape, vision_config=shape | {"image_size": 32, "patch_size": 8}, projection_dim=8)
+    shape = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    config = CLIPConfig(
+        text_config=text | shape,
+        vision_config=shape | {"image_size": 32, "patch_size": 8},
+        projection_dim=8,
+    )
     torch.manual_seed(3)
     CLIPModel(config).eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
+    CLIPImageProcessorPil(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    ).save_pretrained(folder)
     return folder
 
 
@@ -55,7 +79,9 @@ def reference(tmp_path_factory):
     (folder / "deeper").mkdir()
     for i in range(21):
         size = (24, 24, 3) if i % 2 else (40, 32, 3)
-        Image.fromarray(dice.integers(0, 256, size, dtype=np.uint8)).save(folder / "deeper" / f"{i}.png")
+        Image.fromarray(dice.integers(0, 256, size, dtype=np.uint8)).save(
+            folder / "deeper" / f"{i}.png"
+        )
     return folder
 
 
@@ -72,7 +98,7 @@ def test_pairs_come_from_the_log(run_folder):
     (run,) = load_runs([run_folder])
     found = pairs(run)
     assert len(found) == 19
-    assert [(pair.picture.name, pair.prompt) for pair in found[:3]] == [
+    assert [(pair.image.name, pair.prompt) for pair in found[:3]] == [
         ("000000.png", "the and apple"),
         ("000001.png", "apple and plum"),
         ("000003.png", "fig and pear"),
@@ -86,24 +112,35 @@ def test_clip_score_is_the_library_s(metrics, weights, run_folder):
     clip = open_clip(weights, CPU)
     found = clip_score(pairs(run), clip, CPU)
     rows = run.ok.values()
-    pictures, texts = [pixels(run_folder / row["file"]) for row in rows], [row["prompt"] for row in rows]
-    assert found == pytest.approx(float(library(pictures, texts, model_name_or_path=lambda: (clip, clip.process))), abs=1e-4)
+    images, texts = (
+        [pixels(run_folder / row["file"]) for row in rows],
+        [row["prompt"] for row in rows],
+    )
+    assert found == pytest.approx(
+        float(library(images, texts, model_name_or_path=lambda: (clip, clip.process))), abs=1e-4
+    )
     assert (
-        abs(found - float(library(pictures, texts[1:] + texts[:1], lambda: (clip, clip.process)))) > 1e-3
+        abs(found - float(library(images, texts[1:] + texts[:1], lambda: (clip, clip.process))))
+        > 1e-3
     )  # a wrong pairing shows
 
 
 def test_clip_score_is_the_mean_cosine(metrics, weights, run_folder):
     (run,) = load_runs([run_folder])
     clip, model = open_clip(weights, CPU), CLIPModel.from_pretrained(weights).eval()
-    tokenizer, processor = CLIPTokenizer.from_pretrained(weights), CLIPImageProcessorPil.from_pretrained(weights)
+    tokenizer, processor = (
+        CLIPTokenizer.from_pretrained(weights),
+        CLIPImageProcessorPil.from_pretrained(weights),
+    )
     cosines = []
     for pair in pairs(run):
         with torch.inference_mode():
             text = tokenizer(pair.prompt, return_tensors="pt", truncation=True, max_length=12)
-            out = model(**text, **processor(images=Image.open(pair.picture), return_tensors="pt"))
+            out = model(**text, **processor(images=Image.open(pair.image), return_tensors="pt"))
         cosines.append(float((out.image_embeds * out.text_embeds).sum()))
-    assert clip_score(pairs(run), clip, CPU) == pytest.approx(max(100 * sum(cosines) / len(cosines), 0), abs=1e-3)
+    assert clip_score(pairs(run), clip, CPU) == pytest.approx(
+        max(100 * sum(cosines) / len(cosines), 0), abs=1e-3
+    )
 
 
 def test_long_captions_keep_their_end_mark(weights):
@@ -117,7 +154,7 @@ def test_distance_is_the_library_s(metrics, weights, run_folder, reference):
 
     clip = open_clip(weights, CPU)
     (run,) = load_runs([run_folder])
-    files = [pair.picture for pair in pairs(run)]
+    files = [pair.image for pair in pairs(run)]
     by_hand = FrechetInceptionDistance(feature=clip)
     with torch.inference_mode():
         for file in reversed(files):
@@ -131,8 +168,12 @@ def test_distance_is_the_library_s(metrics, weights, run_folder, reference):
 
 def test_fid_is_torch_fidelity_s(metrics, tmp_path, run_folder, reference, monkeypatch):
     """Only where torch-fidelity can be imported: it needs a torchvision, and none fits beside the torch of constraints.txt."""
-    fidelity = pytest.importorskip("torch_fidelity", reason="torch-fidelity is not there", exc_type=Exception)
-    from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3 as Inception
+    fidelity = pytest.importorskip(
+        "torch_fidelity", reason="torch-fidelity is not there", exc_type=Exception
+    )
+    from torch_fidelity.feature_extractor_inceptionv3 import (
+        FeatureExtractorInceptionV3 as Inception,
+    )
 
     file = tmp_path / "inception.pth"
     torch.save({}, file)
@@ -142,12 +183,23 @@ def test_fid_is_torch_fidelity_s(metrics, tmp_path, run_folder, reference, monke
         network = Inception("random", ["2048"], str(file))
     for part in network.modules():
         if isinstance(part, torch.nn.Conv2d):
-            torch.nn.init.kaiming_normal_(part.weight)  # else the features of all pictures are nearly the same
+            torch.nn.init.kaiming_normal_(
+                part.weight
+            )  # else the features of all images are nearly the same
     torch.save(network.state_dict(), file)
     (run,) = load_runs([run_folder])
-    found = inception_distance([pair.picture for pair in pairs(run)], references(reference), file, CPU)
-    given = {"feature_extractor_weights_path": str(file), "samples_find_deep": True, "batch_size": 1, "cuda": False}
-    theirs = fidelity.calculate_metrics(input1=str(run_folder / "images"), input2=str(reference), fid=True, verbose=False, **given)
+    found = inception_distance(
+        [pair.image for pair in pairs(run)], references(reference), file, CPU
+    )
+    given = {
+        "feature_extractor_weights_path": str(file),
+        "samples_find_deep": True,
+        "batch_size": 1,
+        "cuda": False,
+    }
+    theirs = fidelity.calculate_metrics(
+        input1=str(run_folder / "images"), input2=str(reference), fid=True, verbose=False, **given
+    )
     assert found == pytest.approx(theirs["frechet_inception_distance"], rel=1e-2)
 
 
@@ -165,7 +217,10 @@ def test_missing_package_is_said(weights, run_folder, monkeypatch):
     assert caught.value.hint == 'pip install "sjdvp[eval]"'
 
 
-@pytest.mark.parametrize(("name", "word"), [("absent", "no such folder of CLIP weights"), (".", "no CLIP model that can be read")])
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("absent", "no such folder of CLIP weights"), (".", "no CLIP model that can be read")],
+)
 def test_missing_weights_are_said(tmp_path, name, word):
     with pytest.raises(WeightsError, match=word):
         open_clip(tmp_path / name, CPU)
@@ -178,12 +233,17 @@ def test_inception_weights_are_opened_with_care(metrics, tmp_path, run_folder):
 
     file = tmp_path / "inception.pth"
     file.write_bytes(pickle.dumps(Hostile()))
-    for weights, word in ((tmp_path / "absent.pth", "no such file"), (file, "not the Inception weights")):
+    for weights, word in (
+        (tmp_path / "absent.pth", "no such file"),
+        (file, "not the Inception weights"),
+    ):
         with pytest.raises(WeightsError, match=word):
             measure([run_folder], clip=None, reference=run_folder, inception=weights, device=CPU)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
 @example(b"a photo of a bench\na photo of a cow\n")
 @example(b"")
@@ -196,11 +256,17 @@ def test_garbage_is_no_inception_weights(metrics, tmp_path, run_folder, garbage)
 
 def test_a_missing_run_is_said_before_missing_weights(tmp_path):
     with pytest.raises(FolderError, match="nope is no run folder"):
-        measure([tmp_path / "nope"], clip=tmp_path / "absent", reference=tmp_path / "absent", inception=None, device=CPU)
+        measure(
+            [tmp_path / "nope"],
+            clip=tmp_path / "absent",
+            reference=tmp_path / "absent",
+            inception=None,
+            device=CPU,
+        )
 
 
-def test_folders_without_pictures(tmp_path):
-    with pytest.raises(FolderError, match="holds 0 pictures"):
+def test_folders_without_images(tmp_path):
+    with pytest.raises(FolderError, match="holds 0 images"):
         references(tmp_path)
     (run,) = load_runs([make_run(tmp_path / "run", "sjd", 2)])
     (tmp_path / "run" / "images" / "000001.png").unlink()

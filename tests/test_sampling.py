@@ -1,4 +1,4 @@
-"""Logits to laws, and draws from laws, against slow and obvious versions."""
+"""Logits to distributions, and draws from distributions, against slow and obvious versions."""
 
 import math
 
@@ -10,16 +10,16 @@ from scipy.stats import chisquare
 
 from sjdvp import rng
 from sjdvp.config import SamplingConfig
-from sjdvp.sampling import draw, laws, merge_guidance, race, residual
+from sjdvp.sampling import apply_cfg, gumbel_sample, residual, sample, to_probs
 
 NEVER = torch.zeros(1, 1, dtype=torch.bool)
 
 
-def law_of(logits: list[float], sampling: SamplingConfig, forced: bool = False) -> torch.Tensor:
-    return laws(torch.tensor(logits).view(1, 1, -1), NEVER | forced, sampling)[0, 0]
+def probs_of(logits: list[float], sampling: SamplingConfig, forced: bool = False) -> torch.Tensor:
+    return to_probs(torch.tensor(logits).view(1, 1, -1), NEVER | forced, sampling)[0, 0]
 
 
-def slow_law(logits: list[float], s: SamplingConfig) -> torch.Tensor:
+def slow_probs(logits: list[float], s: SamplingConfig) -> torch.Tensor:
     x = {code: logit / s.temperature for code, logit in enumerate(logits)}
     if s.top_k:
         kth = sorted(x.values(), reverse=True)[min(s.top_k, len(x)) - 1]
@@ -31,7 +31,9 @@ def slow_law(logits: list[float], s: SamplingConfig) -> torch.Tensor:
             kept[code] = logit
         before += math.exp(logit) / total
     total = sum(math.exp(v) for v in kept.values())
-    return torch.tensor([math.exp(kept[code]) / total if code in kept else 0.0 for code in range(len(logits))])
+    return torch.tensor(
+        [math.exp(kept[code]) / total if code in kept else 0.0 for code in range(len(logits))]
+    )
 
 
 @given(
@@ -41,51 +43,53 @@ def slow_law(logits: list[float], s: SamplingConfig) -> torch.Tensor:
     top_p=st.sampled_from([0.31, 0.62, 0.93, 1.0]),
 )
 @settings(max_examples=200, deadline=None)
-def test_laws_agree_with_the_obvious_version(logits, temperature, top_k, top_p):
+def test_distributions_agree_with_the_obvious_version(logits, temperature, top_k, top_p):
     logits = [x / 10 for x in logits]
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p)
-    assert torch.allclose(law_of(logits, sampling), slow_law(logits, sampling), atol=2e-6)
+    assert torch.allclose(probs_of(logits, sampling), slow_probs(logits, sampling), atol=2e-6)
 
 
 def test_top_k_keeps_every_tie():
-    assert law_of([1.0, 2.0, 2.0, 0.0], SamplingConfig(top_k=1)).tolist() == [0, 0.5, 0.5, 0]
+    assert probs_of([1.0, 2.0, 2.0, 0.0], SamplingConfig(top_k=1)).tolist() == [0, 0.5, 0.5, 0]
 
 
 def test_greedy_is_one_hot_and_forced_positions_are_one_hot_at_code_0():
-    assert law_of([0.0, 3.0, 1.0], SamplingConfig(temperature=0)).tolist() == [0, 1, 0]
-    assert law_of([0.0, 3.0, 1.0], SamplingConfig(), forced=True).tolist() == [1, 0, 0]
+    assert probs_of([0.0, 3.0, 1.0], SamplingConfig(temperature=0)).tolist() == [0, 1, 0]
+    assert probs_of([0.0, 3.0, 1.0], SamplingConfig(), forced=True).tolist() == [1, 0, 0]
 
 
 def test_guidance():
-    assert merge_guidance(torch.tensor(3.0), torch.tensor(1.0), 2.5) == 6.0
+    assert apply_cfg(torch.tensor(3.0), torch.tensor(1.0), 2.5) == 6.0
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(0, 2**23 - 1))
 @settings(max_examples=300, deadline=None)
 def test_draw_never_gives_a_code_of_weight_zero(weights, tick):
     u = torch.tensor((tick + 0.5) * 2.0**-23)
-    assert weights[int(draw(torch.tensor(weights, dtype=torch.float32), u))] > 0
+    assert weights[int(sample(torch.tensor(weights, dtype=torch.float32), u))] > 0
 
 
 @pytest.mark.parametrize("u", [2.0**-24, 1 - 2.0**-24])
 def test_draw_at_the_ends(u):
     weights = torch.tensor([0.0, 1e-8, 0.3, 0.7, 0.0])
-    assert draw(weights, torch.tensor(u)) in (1, 2, 3)
+    assert sample(weights, torch.tensor(u)) in (1, 2, 3)
 
 
-@pytest.mark.parametrize("how", ["draw", "race"])
+@pytest.mark.parametrize("how", ["draw", "gumbel_sample"])
 def test_draws_follow_the_weights(how):
     weights = torch.tensor([5.0, 0.0, 1.0, 4.0])
     key = rng.keys(list(range(100_000)))
     if how == "draw":
-        codes = draw(weights.expand(len(key), -1), rng.uniform(key, 1))
+        tokens = sample(weights.expand(len(key), -1), rng.uniform(key, 1))
     else:
-        codes = race(weights.expand(len(key), -1), rng.exponential(key[:, None], torch.arange(4)))
-    counts = torch.bincount(codes, minlength=4)
+        tokens = gumbel_sample(
+            weights.expand(len(key), -1), rng.exponential(key[:, None], torch.arange(4))
+        )
+    counts = torch.bincount(tokens, minlength=4)
     assert counts[1] == 0
     assert chisquare(counts[[0, 2, 3]].numpy(), [50_000, 10_000, 40_000]).pvalue > 1e-4
 
 
-def test_residual_is_the_positive_part_or_the_law_itself_when_nothing_is_left():
+def test_residual_is_the_positive_part_or_the_probs_itself_when_nothing_is_left():
     p, q = torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([[0.25, 0.75], [0.25, 0.75]])
     assert residual(p, q).tolist() == [[0.25, 0], [0.25, 0.75]]

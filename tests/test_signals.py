@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from sjdvp.errors import Interrupted
+from sjdvp.runs.job_queue import TaskQueue
 from sjdvp.runs.signals import STOPPING, raise_if_stopped, stoppable
-from sjdvp.runs.source import TaskSource
 
 
 class Dying:
@@ -25,7 +25,7 @@ class Dying:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("signum", STOPPING)
 def test_a_signal_swallowed_by_a_finaliser_stops_the_run_all_the_same(signum):
-    source = TaskSource(lambda wait: None, lambda prompt: [])
+    source = TaskQueue(lambda wait: None, lambda prompt: [])
     with pytest.raises(Interrupted) as stopped, stoppable():
         dying = Dying(signum)
         del dying

@@ -22,7 +22,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (snapshot / file).write_bytes(b"")
 
     def fetch(
-        repo: str, file: str | None = None, *, revision: str | None = None, local_files_only: bool, allow_patterns: object = None
+        repo: str,
+        file: str | None = None,
+        *,
+        revision: str | None = None,
+        local_files_only: bool,
+        allow_patterns: object = None,
     ) -> str:
         path = snapshot / file if file else snapshot
         if repo != "owner/name" or revision not in (None, "main", SHA) or not path.exists():
@@ -36,23 +41,38 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_local_path_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    assert weights.locate(str(tmp_path / "mine")) == weights.Located(tmp_path / "mine", "mine", None)
+    assert weights.locate(str(tmp_path / "mine")) == weights.Located(
+        tmp_path / "mine", "mine", None
+    )
 
 
 def test_a_hub_id_gives_path_name_and_revision(hub: Path) -> None:
     assert weights.locate("owner/name") == weights.Located(hub, "owner/name", SHA)
     assert weights.locate("owner/name@main").revision == SHA
-    assert weights.locate("owner/name/part/vq.ckpt") == weights.Located(hub / "part" / "vq.ckpt", "owner/name/part/vq.ckpt", SHA)
-    assert weights.locate(str(hub)) == weights.Located(hub, "owner/name", SHA)  # what a worker is given
+    assert weights.locate("owner/name/part/vq.ckpt") == weights.Located(
+        hub / "part" / "vq.ckpt", "owner/name/part/vq.ckpt", SHA
+    )
+    assert weights.locate(str(hub)) == weights.Located(
+        hub, "owner/name", SHA
+    )  # what a worker is given
 
 
 def test_pinned_settings_hold_paths_and_the_revision(hub: Path) -> None:
     pinned = weights.pin(ModelConfig(path="owner/name", pixels="owner/name/part/vq.ckpt"))
-    assert (pinned.path, pinned.pixels, pinned.revision) == (str(hub), str(hub / "part" / "vq.ckpt"), SHA)
+    assert (pinned.path, pinned.pixels, pinned.revision) == (
+        str(hub),
+        str(hub / "part" / "vq.ckpt"),
+        SHA,
+    )
     assert weights.pin(ModelConfig()) == ModelConfig()
-    mine = ModelConfig(path=str(hub.parent), tokenizer="owner/other/tokenizer.json")  # may not be needed
+    mine = ModelConfig(
+        path=str(hub.parent), tokenizer="owner/other/tokenizer.json"
+    )  # may not be needed
     assert weights.pin(mine).tokenizer == "owner/other/tokenizer.json"
-    for lacking in (ModelConfig(path="owner/other"), ModelConfig(path="owner/name", text_encoder="owner/other")):
+    for lacking in (
+        ModelConfig(path="owner/other"),
+        ModelConfig(path="owner/name", text_encoder="owner/other"),
+    ):
         with pytest.raises(WeightsError):
             weights.pin(lacking)
 
@@ -68,7 +88,9 @@ def test_what_is_missing_is_named_with_the_command_that_fetches_it(hub: Path) ->
 
 def test_a_snapshot_that_lacks_files_names_the_first(hub: Path) -> None:
     """Other programs, or a tokenizer alone, may have left a part of a repository in the cache."""
-    (hub / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "two.safetensors", "b": "one.safetensors"}}))
+    (hub / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "two.safetensors", "b": "one.safetensors"}})
+    )
     with pytest.raises(WeightsError, match=r"one\.safetensors of owner/name is not here"):
         weights.locate("owner/name")
     for file in ("model.safetensors.index.json", "model.safetensors", "part/vq.ckpt"):
@@ -102,7 +124,10 @@ def test_a_file_is_looked_for_beside_the_weights_first(hub: Path, tmp_path: Path
     mine = tmp_path / "mine"
     mine.mkdir()
     located = weights.locate(str(mine))
-    assert weights.find_file(located, ["vq.ckpt", "part/vq.ckpt"], "owner/name", "model.pixels") == hub / "part" / "vq.ckpt"
+    assert (
+        weights.find_file(located, ["vq.ckpt", "part/vq.ckpt"], "owner/name", "model.pixels")
+        == hub / "part" / "vq.ckpt"
+    )
     (mine / "vq.ckpt").write_bytes(b"")
     assert weights.find_file(located, ["vq.ckpt"], "owner/name", "model.pixels") == mine / "vq.ckpt"
     with pytest.raises(WeightsError, match=r"looked for .*mine/a\.json"):

@@ -11,13 +11,13 @@ from sjdvp.generate import Request, generate, preview
 from sjdvp.profiles import resolve
 from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.layout import log_paths
-from tests.fake_painter import FakePainter
+from tests.fake_generator import FakeGenerator
 
 AUTO = RunConfig(decoder=DecoderConfig(window="auto"), run=RunSettings(seed=7))
 
 
 def draw(out, config, pick_window, *prompts):
-    generate(Request(config, out, inline=prompts), FakePainter().open, ignore, pick_window)
+    generate(Request(config, out, inline=prompts), FakeGenerator().open, ignore, pick_window)
 
 
 def never(config):
@@ -44,12 +44,18 @@ def test_a_preview_picks_nothing(tmp_path):
 
 def test_where_nobody_can_pick_auto_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="auto is for `sjdvp generate` alone"):
-        generate(Request(AUTO, tmp_path, inline=("plum",)), FakePainter().open, ignore)
+        generate(Request(AUTO, tmp_path, inline=("plum",)), FakeGenerator().open, ignore)
     assert not (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize("layer", ["flag", "environment"])
 def test_auto_can_be_given_as_text(layer):
-    flags, environ = ({"decoder.window": "auto"}, {}) if layer == "flag" else ({}, {"SJDVP_DECODER_WINDOW": "auto"})
+    flags, environ = (
+        ({"decoder.window": "auto"}, {})
+        if layer == "flag"
+        else ({}, {"SJDVP_DECODER_WINDOW": "auto"})
+    )
     assert resolve("emoji", flags, environ).config.decoder.window == "auto"
-    assert resolve("emoji", {**flags, "decoder.preset": "ar"}, environ).config.decoder.window == 1  # what ar means
+    assert (
+        resolve("emoji", {**flags, "decoder.preset": "ar"}, environ).config.decoder.window == 1
+    )  # what ar means

@@ -1,1 +1,1 @@
-"""The engine: seats jobs in rows, steps all rows through one fixed-shape decoding step, turns finished rows into pictures."""
+"""The engine: sequences jobs in rows, steps all rows through one fixed-shape decoding step, turns finished rows into images."""

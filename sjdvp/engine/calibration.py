@@ -41,11 +41,27 @@ def kept(config: RunConfig, device: torch.device) -> Choice | None:
 
 
 def _path(config: RunConfig, device: torch.device) -> Path:
-    where = {"path": called(config.model.path), **dict.fromkeys(("revision", "tokenizer", "pixels", "text_encoder"))}
-    model, decoder = dataclasses.asdict(config.model) | where, config.decoder  # a run in workers has paths for hub ids
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()} {platform.processor()}"
+    where = {
+        "path": called(config.model.path),
+        **dict.fromkeys(("revision", "tokenizer", "pixels", "text_encoder")),
+    }
+    model, decoder = (
+        dataclasses.asdict(config.model) | where,
+        config.decoder,
+    )  # a run in workers has paths for hub ids
+    machine = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.node()} {platform.processor()}"
+    )
     branches = config.sampling.cfg_scale != 1
-    structure = [decoder.drafter, decoder.verifier, decoder.prior.kind, decoder.fresh, decoder.window]
+    structure = [
+        decoder.drafter,
+        decoder.verifier,
+        decoder.prediction.kind,
+        decoder.init,
+        decoder.window,
+    ]
     facts = [machine, model, branches, structure, config.run.step, config.run.batch_size]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return cache_folder() / f"fastest-{digest}.json"

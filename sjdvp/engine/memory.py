@@ -8,28 +8,33 @@ from contextlib import contextmanager
 import torch
 
 from sjdvp.errors import DeviceError, ImageError
-from sjdvp.jobs import Job, JobSource, Painter, Picture
+from sjdvp.jobs import ImageGenerator, ImageResult, Job, JobQueue
 
 _HINT = "use a smaller --size or --window, a smaller --dtype, or a device with more memory"
 # Where torch raises a plain RuntimeError: on the CPU, from a CUDA graph, and from the libraries of a GPU.
-_SAYS = ("can't allocate memory", "not enough memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+_SAYS = (
+    "can't allocate memory",
+    "not enough memory",
+    "CUDA error: out of memory",
+    "STATUS_ALLOC_FAILED",
+)
 
 
-class Elastic:
-    """A painter that is made anew with half as many rows when memory runs out. Implements `sjdvp.jobs.Painter`."""
+class ElasticBatch:
+    """A generator that is made anew with half as many rows when memory runs out. Implements `sjdvp.jobs.ImageGenerator`."""
 
-    def __init__(self, make: Callable[[int], Painter], n_rows: int) -> None:
+    def __init__(self, make: Callable[[int], ImageGenerator], batch_size: int) -> None:
         self._make = make
-        self._n_rows = n_rows
+        self._n_rows = batch_size
 
-    def paint(self, source: JobSource) -> Iterator[Picture]:
-        """See `sjdvp.jobs.Painter`. What was in flight when memory ran out is drawn again, from its start."""
+    def generate(self, source: JobQueue) -> Iterator[ImageResult]:
+        """See `sjdvp.jobs.ImageGenerator`. What was in flight when memory ran out is drawn again, from its start."""
         jobs = _Kept(source)
         while True:
             try:
-                for picture in self._painter().paint(jobs):
-                    jobs.held.remove(picture.job)
-                    yield picture
+                for image in self._generator().generate(jobs):
+                    jobs.held.remove(image.job)
+                    yield image
                 return
             except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
                 if not is_out_of_memory(error):
@@ -40,12 +45,12 @@ class Elastic:
             elif len(jobs.held) > 1:
                 jobs.one_at_a_time = True  # which of them does not fit?
             elif jobs.held:
-                yield Picture(jobs.held.pop(), None, error=_failure())
+                yield ImageResult(jobs.held.pop(), None, error=_failure())
             else:
                 raise DeviceError("memory ran out with no image in flight", _HINT)
             jobs.give_back()
 
-    def _painter(self) -> Painter:
+    def _generator(self) -> ImageGenerator:
         while True:
             try:
                 return self._make(self._n_rows)
@@ -53,7 +58,9 @@ class Elastic:
                 if not is_out_of_memory(error):
                     raise
                 if self._n_rows == 1:
-                    raise DeviceError("there is not enough memory to draw one image at a time", _HINT) from error
+                    raise DeviceError(
+                        "there is not enough memory to draw one image at a time", _HINT
+                    ) from error
             release_memory()
             self._n_rows //= 2
 
@@ -61,14 +68,14 @@ class Elastic:
 class _Kept:
     """A source that remembers the jobs it has handed out, and can hand them out again."""
 
-    def __init__(self, source: JobSource) -> None:
+    def __init__(self, source: JobQueue) -> None:
         self._source = source
         self._again: deque[Job] = deque()
         self.held: list[Job] = []
         self.one_at_a_time = False
 
     def take(self, *, wait: bool) -> Job | None:
-        """See `sjdvp.jobs.JobSource`."""
+        """See `sjdvp.jobs.JobQueue`."""
         if self.one_at_a_time and self.held:
             return None
         job = self._again.popleft() if self._again else self._source.take(wait=wait)
@@ -95,7 +102,9 @@ def must_fit(what: str, device: torch.device, hint: str = "see `sjdvp doctor`") 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the device or the machine has no memory left."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in _SAYS)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        text in str(error) for text in _SAYS
+    )
 
 
 def release_memory() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from sjdvp.decode.window import Tally
+from sjdvp.decode.state import Tally
 from sjdvp.jobs import Job
 
 
 @dataclass(slots=True)
-class Seat:
+class ImageSequence:
     """An image in flight: its job and its clock (seconds of time.perf_counter)."""
 
     job: Job
@@ -35,23 +35,29 @@ def synchronize(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> int:
     """Return the most bytes this process has held so far: on its GPUs (several under a device map), or resident on a CPU."""
     if device.type == "cuda":
-        return sum(torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count()))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return sum(
+            torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())
+        )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
-def decoding_stats(n_positions: int, nfe: int, tally: list[float], commits: list[int], predicts: bool) -> dict[str, Any]:
-    """Return how the codes of one image came about.
+def decoding_stats(
+    n_positions: int, nfe: int, tally: list[float], commits: list[int], predicts: bool
+) -> dict[str, Any]:
+    """Return how the tokens of one image came about.
 
-    `accept_hist[k]` counts the forwards that committed k codes. `prior` is null without verification prediction; its rates are over
-    codes that had been looked at before.
+    `accept_hist[k]` counts the forward passes that committed k tokens. `prediction` is null without verification prediction; its rates are over
+    tokens that had been looked at before.
     """
     drafted, accepted = int(tally[Tally.DRAFTED]), int(tally[Tally.ACCEPTED])
     looked = tally[Tally.LOOKED]
-    prior = {
+    prediction = {
         "growth_rate": _ratio(tally[Tally.GREW], looked),
         "rise_again_rate": _ratio(tally[Tally.ROSE_AGAIN], tally[Tally.ROSE]),
         "tv_plain": _ratio(tally[Tally.TV_PLAIN], looked),
-        "tv_prior": _ratio(tally[Tally.TV_PRIOR], looked),
+        "tv_predicted": _ratio(tally[Tally.TV_PREDICTED], looked),
     }
     return {
         "nfe": nfe,
@@ -61,7 +67,7 @@ def decoding_stats(n_positions: int, nfe: int, tally: list[float], commits: list
         "accepted": accepted,
         "accept_rate": _ratio(accepted, drafted),
         "accept_hist": commits,
-        "prior": prior if predicts else None,
+        "prediction": prediction if predicts else None,
     }
 
 
@@ -69,6 +75,6 @@ def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def token_digest(codes: list[int]) -> str:
-    """Return the SHA-256 of the image codes as comma-separated decimals."""
-    return hashlib.sha256(",".join(map(str, codes)).encode()).hexdigest()
+def token_digest(tokens: list[int]) -> str:
+    """Return the SHA-256 of the image tokens as comma-separated decimals."""
+    return hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The table of nearest codes that `lantern` needs: computed once for a codebook, kept on disk under its digest."""
+"""The table of nearest tokens that `lantern` needs: computed once for a codebook, kept on disk under its digest."""
 
 import hashlib
 import os
@@ -13,12 +13,14 @@ from sjdvp.decode.relaxed import nearest
 
 
 def cached_neighbours(codebook_VE: Tensor, k: int) -> Tensor:
-    """Return the k nearest codes of each code [V, K], from the cache folder or computed (and then kept there).
+    """Return the k nearest tokens of each code [V, K], from the cache folder or computed (and then kept there).
 
     A cache folder that cannot be written costs the computation again next time, nothing else.
     """
     vectors = codebook_VE.float().cpu().contiguous()
-    digest = hashlib.sha256(vectors.numpy().tobytes() + f"/{tuple(vectors.shape)}/{k}".encode()).hexdigest()[:24]
+    digest = hashlib.sha256(
+        vectors.numpy().tobytes() + f"/{tuple(vectors.shape)}/{k}".encode()
+    ).hexdigest()[:24]
     path = cache_folder() / f"neighbours-{digest}.safetensors"
     if path.is_file():
         return load_file(path)["near"].long().to(codebook_VE.device)

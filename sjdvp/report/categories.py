@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sjdvp.report.figures import Figures, figures
 from sjdvp.report.load import Run
+from sjdvp.report.metrics import Figures, figures
 from sjdvp.runs.jsonl import Row
 
 _MOST_GROUPS = 40  # a column with more is no category
@@ -34,7 +34,11 @@ def categories(runs: Sequence[Run]) -> list[Categories]:
     drawn = sorted({index for run in runs for index, _ in run.ok})
     found = []
     for column in dict.fromkeys(column for index in drawn for column in extras.get(index, {})):
-        names = {index: str(value) for index in drawn if isinstance(value := extras.get(index, {}).get(column), str | int)}
+        names = {
+            index: str(value)
+            for index in drawn
+            if isinstance(value := extras.get(index, {}).get(column), str | int)
+        }
         if 2 <= len(set(names.values())) <= min(_MOST_GROUPS, len(drawn) // 2):
             found.append(_categories(column, names, runs))
     return found
@@ -51,5 +55,8 @@ def _categories(column: str, names: dict[int, str], runs: Sequence[Run]) -> Cate
     members = defaultdict(set)
     for index, name in names.items():
         members[name].add(index)
-    groups = (Group(name, len(members[name]), tuple(figures(found[name]) for found in rows)) for name in sorted(members))
+    groups = (
+        Group(name, len(members[name]), tuple(figures(found[name]) for found in rows))
+        for name in sorted(members)
+    )
     return Categories(column, tuple(groups))

@@ -8,13 +8,24 @@ from sjdvp.presets import GREEDY
 from sjdvp.report.load import Run
 from sjdvp.text import printable
 
-_CONDITIONS = ("device", "gpu", "dtype", "batch_size", "revision")  # columns of the log that must be alike
+_CONDITIONS = (
+    "device",
+    "gpu",
+    "dtype",
+    "batch_size",
+    "revision",
+)  # columns of the log that must be alike
 
 
 def unfair(runs: Sequence[Run]) -> list[str]:
     """Return what differs between the runs besides the decoder; empty when they may be compared."""
     first = _first(runs)
-    return [f"{run.name}: {line}" for run in runs if run is not first for line in _differences(first, run)]
+    return [
+        f"{run.name}: {line}"
+        for run in runs
+        if run is not first
+        for line in _differences(first, run)
+    ]
 
 
 def require_fair(runs: Sequence[Run]) -> None:
@@ -22,7 +33,8 @@ def require_fair(runs: Sequence[Run]) -> None:
     differences = unfair(runs)
     if differences:
         raise FolderError(
-            f"these runs differ in more than the decoder ({_first(runs).name} against the others):\n  " + "\n  ".join(differences),
+            f"these runs differ in more than the decoder ({_first(runs).name} against the others):\n  "
+            + "\n  ".join(differences),
             "draw them with `sjdvp compare`, or with equal settings, seed, prompts and device",
         )
 

@@ -9,10 +9,10 @@ from typing import Any
 from sjdvp.errors import FolderError
 from sjdvp.presets import PRESETS
 from sjdvp.runs.folder import RunInfo, require_run
-from sjdvp.runs.journal import ImageKey, logged
 from sjdvp.runs.jsonl import Row
 from sjdvp.runs.layout import PROMPTS, RUN
-from sjdvp.runs.ledger import read_ledger
+from sjdvp.runs.log import ImageKey, logged
+from sjdvp.runs.prompts_log import read_prompts_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class Run:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest code was taken always: another law than that of sampling."""
+        """Whether the likeliest code was taken always: another distribution than that of sampling."""
         return self.info.pixel_settings["sampling"]["temperature"] == 0
 
     @property
     def lossless(self) -> bool:
-        """Whether every row says that its codes follow exactly the model's law."""
+        """Whether every row says that its tokens follow exactly the model's distribution."""
         return bool(self.rows) and all(row.get("lossless") is True for row in self.rows.values())
 
 
@@ -73,12 +73,23 @@ def _roots(path: Path) -> list[Path]:
             return [path]
         inside = [child for child in path.iterdir() if (child / RUN).is_file()]
     except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}", "run as the user who may read it") from error
+        raise FolderError(
+            f"cannot read {path}: {error.strerror}", "run as the user who may read it"
+        ) from error
     if not inside:
-        raise FolderError(f"{path} is no run folder and holds none", "give the folder that was --out of generate or compare")
+        raise FolderError(
+            f"{path} is no run folder and holds none",
+            "give the folder that was --out of generate or compare",
+        )
     order = list(PRESETS)
     known = {child: child.name.partition(",")[0] for child in inside}
-    return sorted(inside, key=lambda child: (order.index(known[child]) if known[child] in order else len(order), child.name))
+    return sorted(
+        inside,
+        key=lambda child: (
+            order.index(known[child]) if known[child] in order else len(order),
+            child.name,
+        ),
+    )
 
 
 def _names(roots: Sequence[Path], infos: Sequence[RunInfo]) -> list[str]:
@@ -89,11 +100,18 @@ def _names(roots: Sequence[Path], infos: Sequence[RunInfo]) -> list[str]:
         [root.name for root in absolute],
         [f"{root.parent.name}/{root.name}" for root in absolute],
     )
-    return next((names for names in choices if max(Counter(names).values()) == 1), [str(root) for root in roots])
+    return next(
+        (names for names in choices if max(Counter(names).values()) == 1),
+        [str(root) for root in roots],
+    )
 
 
 def _load(name: str, root: Path, info: RunInfo) -> Run:
-    extras = {prompt.index: prompt.extra for prompt in read_ledger(root)} if (root / PROMPTS).exists() else {}
+    extras = (
+        {prompt.index: prompt.extra for prompt in read_prompts_log(root)}
+        if (root / PROMPTS).exists()
+        else {}
+    )
     return Run(name, root, info, _last_rows(root), extras)
 
 

@@ -12,8 +12,8 @@ from sjdvp.report import svg
 from sjdvp.report.cards import Card, make_cards
 from sjdvp.report.categories import Categories, categories
 from sjdvp.report.fair import unfair
-from sjdvp.report.figures import accept_grid, commits, figures, number, quantile, values
 from sjdvp.report.load import Run
+from sjdvp.report.metrics import accept_grid, commits, figures, number, quantile, values
 from sjdvp.report.settings import Setting, hardware, settings
 from sjdvp.report.table import BASES, Line, fixed, percent
 from sjdvp.report.thumbs import Thumb, how_many, make_thumbs
@@ -27,7 +27,7 @@ class ChartRow:
     run: int
     shapes: Markup
     value: str
-    law: str = ""  # beside a speed
+    distribution: str = ""  # beside a speed
     part: str = ""  # what it is called, when it is a part of a run
 
 
@@ -43,7 +43,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One picture of a strip, or why there is none."""
+    """One image of a strip, or why there is none."""
 
     run: int
     thumb: Thumb | None
@@ -54,7 +54,7 @@ class Shot:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The pictures of one prompt and seed, one a run."""
+    """The images of one prompt and seed, one a run."""
 
     index: int
     prompt: str
@@ -96,7 +96,7 @@ class Page:
 
 
 def make_page(runs: Sequence[Run], lines: Sequence[Line], version: str) -> Page:
-    """Gather what the page of `runs` shows, with their table; reads the pictures."""
+    """Gather what the page of `runs` shows, with their table; reads the images."""
     keys = sorted({key for run in runs for key in run.rows})
     shown = keys[: how_many(len(keys) * len(runs)) // len(runs)]
     return Page(
@@ -133,15 +133,25 @@ def _model(run: Run) -> str:
 def _subtitle(runs: Sequence[Run]) -> str:
     prompts = {index for run in runs for index, _ in run.rows}
     days = sorted({str(row["started_at"])[:10] for run in runs for row in run.rows.values()})
-    parts = [f"{len(prompts)} prompts", f"{sum(len(run.ok) for run in runs)} images", f"seed {runs[0].info.seed}"]
-    return " · ".join([*parts, *([" to ".join(dict.fromkeys([days[0], days[-1]]))] if days else [])])
+    parts = [
+        f"{len(prompts)} prompts",
+        f"{sum(len(run.ok) for run in runs)} images",
+        f"seed {runs[0].info.seed}",
+    ]
+    return " · ".join(
+        [*parts, *([" to ".join(dict.fromkeys([days[0], days[-1]]))] if days else [])]
+    )
 
 
 def _speed_charts(lines: Sequence[Line]) -> Iterator[Chart]:
-    words = {"nfe": "Fewer forwards", "time": "Less time"}
+    words = {"nfe": "Fewer forward passes", "time": "Less time"}
     for base in BASES:
         for cost, word in words.items():
-            gains = {i: found for i, line in enumerate(lines) if (found := line.gains[base][cost]) is not None}
+            gains = {
+                i: found
+                for i, line in enumerate(lines)
+                if (found := line.gains[base][cost]) is not None
+            }
             if not gains:
                 continue
             top = max(1.0, *(found.high or found.value for found in gains.values())) * 1.02
@@ -150,7 +160,7 @@ def _speed_charts(lines: Sequence[Line]) -> Iterator[Chart]:
                     i,
                     svg.bar(g.value, g.low, g.high, top, f"{lines[i].name}: {g.value:.2f} times"),
                     f"{g.value:.2f}×",
-                    lines[i].law,
+                    lines[i].distribution,
                 )
                 for i, g in gains.items()
             ]
@@ -168,22 +178,28 @@ def _histograms(runs: Sequence[Run]) -> Iterator[Chart]:
             yield _histogram(title, numbers, words)
     committed = [commits(run.ok.values()) for run in runs]
     if any(committed):
-        yield _commit_chart(committed, [figures(list(run.ok.values())).tokens_per_nfe for run in runs])
+        yield _commit_chart(
+            committed, [figures(list(run.ok.values())).tokens_per_nfe for run in runs]
+        )
 
 
-def _histogram(title: str, numbers: Sequence[Sequence[float]], words: Callable[[float], str]) -> Chart:
+def _histogram(
+    title: str, numbers: Sequence[Sequence[float]], words: Callable[[float], str]
+) -> Chart:
     scale = svg.Scale.over((value for found in numbers for value in found), wide=True)
     rows = []
     for i, found in enumerate(numbers):
         if found:
             median = words(quantile(found, 0.5))
-            rows.append(ChartRow(i, svg.histogram(found, scale, f"{title}: median {median}"), median))
+            rows.append(
+                ChartRow(i, svg.histogram(found, scale, f"{title}: median {median}"), median)
+            )
     note = "line and number: median" + ("; logarithmic" if scale.logarithmic else "")
     return Chart(title, note, tuple(rows), tuple(words(scale.at(place)) for place in (0, 0.5, 1)))
 
 
 def _commit_chart(committed: Sequence[Sequence[float]], speeds: Sequence[float | None]) -> Chart:
-    """Show the shares of forwards that committed 0, 1, 2, ... codes.
+    """Show the shares of forward passes that committed 0, 1, 2, ... tokens.
 
     The number beside them is that of the table, which counts the first code too: it comes with the prompt, not by a decode forward.
     """
@@ -193,31 +209,64 @@ def _commit_chart(committed: Sequence[Sequence[float]], speeds: Sequence[float |
         if shares:
             padded = [*shares, *[0.0] * (longest - len(shares))]
             words = fixed(speed, 2)
-            rows.append(ChartRow(i, svg.columns(padded, f"Codes committed by a forward: {words} codes a forward"), words))
+            rows.append(
+                ChartRow(
+                    i,
+                    svg.columns(padded, f"Codes committed by a forward: {words} tokens a forward"),
+                    words,
+                )
+            )
     ticks = tuple(str(round((longest - 1) * share)) for share in (0, 0.5, 1))
-    return Chart("Codes committed by a forward", "number: codes/forward", tuple(rows), ticks)
+    return Chart("Codes committed by a forward", "number: tokens/forward", tuple(rows), ticks)
 
 
 def seconds(value: float) -> str:
     """Return a duration as people read it."""
-    return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
+    return (
+        f"{1000 * value:.0f} ms"
+        if value < 1
+        else f"{value:.2f} s"
+        if value < 100
+        else f"{value:.0f} s"
+    )
 
 
 def _heat(runs: Sequence[Run]) -> Chart | None:
-    grids = {i: grid for i, run in enumerate(runs) if (grid := accept_grid(run.ok.values())) and any(map(any, grid))}
+    grids = {
+        i: grid
+        for i, run in enumerate(runs)
+        if (grid := accept_grid(run.ok.values())) and any(map(any, grid))
+    }
     if not grids:
         return None
     scale = svg.Scale.over(value for grid in grids.values() for line in grid for value in line)
     rows = []
     for i, grid in grids.items():
         mean = sum(map(sum, grid)) / sum(map(len, grid))
-        rows.append(ChartRow(i, svg.heat_map(grid, scale, f"{runs[i].name}: acceptance by place"), f"{percent(mean)} of codes"))
-    return Chart("Where drafts are accepted", "share of images", tuple(rows), (percent(scale.low), percent(scale.high)))
+        rows.append(
+            ChartRow(
+                i,
+                svg.heat_map(grid, scale, f"{runs[i].name}: acceptance by place"),
+                f"{percent(mean)} of tokens",
+            )
+        )
+    return Chart(
+        "Where drafts are accepted",
+        "share of images",
+        tuple(rows),
+        (percent(scale.low), percent(scale.high)),
+    )
 
 
 def _strips(runs: Sequence[Run], keys: Sequence[tuple[int, int]]) -> Iterator[Strip]:
-    rows = {(i, key): run.rows[key] for i, run in enumerate(runs) for key in keys if key in run.rows}
-    files = {at: runs[at[0]].root / row["file"] for at, row in rows.items() if row["status"] == "ok" and row.get("file")}
+    rows = {
+        (i, key): run.rows[key] for i, run in enumerate(runs) for key in keys if key in run.rows
+    }
+    files = {
+        at: runs[at[0]].root / row["file"]
+        for at, row in rows.items()
+        if row["status"] == "ok" and row.get("file")
+    }
     thumbs = make_thumbs(files.values())
     plain = next((i for i, run in enumerate(runs) if run.decoder == "ar"), None)
     for key in keys:
@@ -239,16 +288,24 @@ def _tokens(row: Row | None) -> str | None:
 
 def _caption(row: Row) -> str:
     nfe, latency = number(row, "nfe"), number(row, "latency_s")
-    return " · ".join([*([f"{nfe:.0f} forwards"] if nfe else []), *([seconds(latency)] if latency else [])])
+    return " · ".join(
+        [*([f"{nfe:.0f} forward passes"] if nfe else []), *([seconds(latency)] if latency else [])]
+    )
 
 
 def _problem(row: Row) -> str:
-    return "the picture's file is absent or broken" if row["status"] == "ok" else str((row["error"] or {}).get("message", "failed"))
+    return (
+        "the image's file is absent or broken"
+        if row["status"] == "ok"
+        else str((row["error"] or {}).get("message", "failed"))
+    )
 
 
 def _tags(row: Row, extra: Mapping[str, Any], sample: int) -> str:
     words = [str(row["id"])] if row.get("id") else []
-    words += [str(value) for value in extra.values() if isinstance(value, str) and 0 < len(value) <= 40]
+    words += [
+        str(value) for value in extra.values() if isinstance(value, str) and 0 < len(value) <= 40
+    ]
     return " · ".join(words + ([f"image {sample + 1} of this prompt"] if sample else []))
 
 
@@ -257,4 +314,6 @@ def _failures(runs: Sequence[Run]) -> Iterator[Failure]:
         for row in run.failed:
             error = row["error"] or {}
             message = f"{error.get('type', 'failed')}: {error.get('message', 'no message')}"
-            yield Failure(i, row["index"], str(row["prompt"]), message, str(error.get("hint") or ""))
+            yield Failure(
+                i, row["index"], str(row["prompt"]), message, str(error.get("hint") or "")
+            )

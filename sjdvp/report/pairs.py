@@ -4,8 +4,8 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass
 
-from sjdvp.report.figures import number, quantile
 from sjdvp.report.load import Run
+from sjdvp.report.metrics import number, quantile
 
 RESAMPLES = 1000
 _SEED = 0  # equal logs give equal intervals
@@ -47,9 +47,12 @@ def gain(base: Run, run: Run, key: str) -> Gain | None:
 
 
 def same_tokens(base: Run, run: Run) -> float | None:
-    """Return the share of images whose codes are those of `base`; None when no image can be compared."""
+    """Return the share of images whose tokens are those of `base`; None when no image can be compared."""
     mine, theirs = run.ok, base.ok
-    both = [(mine[image].get("token_sha256"), theirs[image].get("token_sha256")) for image in mine.keys() & theirs.keys()]
+    both = [
+        (mine[image].get("token_sha256"), theirs[image].get("token_sha256"))
+        for image in mine.keys() & theirs.keys()
+    ]
     known = [ours == other for ours, other in both if ours and other]
     return sum(known) / len(known) if known else None
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjdvp.report.figures import values
 from sjdvp.report.load import Run
+from sjdvp.report.metrics import values
 
 _ABSENT = "–"
 
@@ -29,7 +29,9 @@ class Setting:
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
     """Return everything that shapes pixels, and the seed."""
-    return _side_by_side([_flat(run.info.pixel_settings) | {"run.seed": run.info.seed} for run in runs])
+    return _side_by_side(
+        [_flat(run.info.pixel_settings) | {"run.seed": run.info.seed} for run in runs]
+    )
 
 
 def hardware(runs: Sequence[Run]) -> list[Setting]:
@@ -41,7 +43,12 @@ def _hardware(run: Run) -> dict[str, Any]:
     keys = ("device", "gpu", "dtype", "batch_size")
     measured = {key: _distinct(row.get(key) for row in run.ok.values()) for key in keys}
     memory = values(run.ok.values(), "peak_mem_bytes")
-    stored = _flat({"hardware": run.info.plain.get("hardware", {}), "versions": run.info.plain.get("versions", {})})
+    stored = _flat(
+        {
+            "hardware": run.info.plain.get("hardware", {}),
+            "versions": run.info.plain.get("versions", {}),
+        }
+    )
     peak = {"peak memory": f"{max(memory) / 2**30:.2f} GiB"} if memory else {}
     return measured | peak | stored | {"created_at": run.info.plain.get("created_at")}
 
@@ -70,5 +77,9 @@ def _text(value: object) -> str:
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{key}": value}
+        )
     return flat

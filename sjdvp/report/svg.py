@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from sjdvp.report.figures import quantile
+from sjdvp.report.metrics import quantile
 
 WIDTH, HEIGHT = 100, 24  # of a stretched chart, in its own units
 _BINS = 32
@@ -49,18 +49,28 @@ def histogram(numbers: Sequence[float], scale: Scale, title: str) -> Markup:
     for value in numbers:
         counts[min(int(scale.place(value) * _BINS), _BINS - 1)] += 1
     middle = _line(WIDTH * scale.place(quantile(numbers, 0.5)), "median")
-    return _svg(_columns(counts, max(counts), WIDTH / _BINS) + middle, title, WIDTH, HEIGHT, stretch=True)
+    return _svg(
+        _columns(counts, max(counts), WIDTH / _BINS) + middle, title, WIDTH, HEIGHT, stretch=True
+    )
 
 
 def columns(shares: Sequence[float], title: str, top: float | None = None) -> Markup:
     """Return one column for each share, side by side; the highest one, or `top`, fills the height."""
-    return _svg(_columns(shares, top or max(shares), 0.9 * WIDTH / len(shares)), title, WIDTH, HEIGHT, stretch=True)
+    return _svg(
+        _columns(shares, top or max(shares), 0.9 * WIDTH / len(shares)),
+        title,
+        WIDTH,
+        HEIGHT,
+        stretch=True,
+    )
 
 
 def _columns(heights: Sequence[float], top: float, width: float) -> Markup:
     step = WIDTH / len(heights)
     places = [(i * step, HEIGHT * height / top) for i, height in enumerate(heights) if height]
-    return Markup("").join(_shape("rect", x=x, y=HEIGHT - tall, width=width, height=tall) for x, tall in places)
+    return Markup("").join(
+        _shape("rect", x=x, y=HEIGHT - tall, width=width, height=tall) for x, tall in places
+    )
 
 
 def bar(value: float, low: float | None, high: float | None, top: float, title: str) -> Markup:
@@ -69,7 +79,9 @@ def bar(value: float, low: float | None, high: float | None, top: float, title: 
     if low is not None and high is not None:
         start, end = WIDTH * low / top, WIDTH * high / top
         shapes.append(Markup('<path class="interval" d="M{:.2f} 12H{:.2f}"/>').format(start, end))
-    return _svg(Markup("").join(shapes) + _line(WIDTH / top, "one"), title, WIDTH, HEIGHT, stretch=True)
+    return _svg(
+        Markup("").join(shapes) + _line(WIDTH / top, "one"), title, WIDTH, HEIGHT, stretch=True
+    )
 
 
 def heat_map(grid: Sequence[Sequence[float]], scale: Scale, title: str) -> Markup:
@@ -89,7 +101,10 @@ def _coarser(grid: Sequence[Sequence[float]]) -> list[list[float]]:
     step = -(-max(len(grid), len(grid[0])) // _HEAT_CELLS)
     bands = [grid[top : top + step] for top in range(0, len(grid), step)]
     starts = range(0, len(grid[0]), step)
-    return [[_mean([value for line in band for value in line[left : left + step]]) for left in starts] for band in bands]
+    return [
+        [_mean([value for line in band for value in line[left : left + step]]) for left in starts]
+        for band in bands
+    ]
 
 
 def _mean(numbers: Sequence[float]) -> float:
@@ -97,7 +112,9 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _shape(name: str, **numbers: float) -> Markup:
-    attributes = Markup(" ").join(Markup('{}="{:.2f}"').format(key, value) for key, value in numbers.items())
+    attributes = Markup(" ").join(
+        Markup('{}="{:.2f}"').format(key, value) for key, value in numbers.items()
+    )
     return Markup("<{} {}/>").format(name, attributes)
 
 
@@ -107,5 +124,9 @@ def _line(x: float, kind: str) -> Markup:
 
 def _svg(shapes: Markup, title: str, width: int, height: int, *, stretch: bool) -> Markup:
     return Markup('<svg role="img" viewBox="0 0 {} {}"{}><title>{}</title>{}</svg>').format(
-        width, height, Markup(' preserveAspectRatio="none"') if stretch else "", escape(title), shapes
+        width,
+        height,
+        Markup(' preserveAspectRatio="none"') if stretch else "",
+        escape(title),
+        shapes,
     )

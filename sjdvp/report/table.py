@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from sjdvp.report.fair import unfair
-from sjdvp.report.figures import Figures, figures
 from sjdvp.report.load import Run
+from sjdvp.report.metrics import Figures, figures
 from sjdvp.report.pairs import Gain, gain, same_tokens
 
 BASES = ("ar", "sjd")
-_COSTS = {"nfe": "nfe", "time": "latency_s"}  # what a speed-up is in, and the column of the log that holds it
+_COSTS = {
+    "nfe": "nfe",
+    "time": "latency_s",
+}  # what a speed-up is in, and the column of the log that holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,17 @@ class Line:
     greedy: bool
     failed: int
     figures: Figures
-    gains: Mapping[str, Mapping[str, Gain | None]]  # base -> nfe|time -> gain; all None where runs may not be compared
+    gains: Mapping[
+        str, Mapping[str, Gain | None]
+    ]  # base -> nfe|time -> gain; all None where runs may not be compared
     same_tokens_as_ar: float | None
 
     @property
-    def law(self) -> str:
-        """Say which law the pictures follow."""
-        return ("lossless" if self.lossless else "not lossless") + (", greedy" if self.greedy else "")
+    def distribution(self) -> str:
+        """Say which distribution the images follow."""
+        return ("lossless" if self.lossless else "not lossless") + (
+            ", greedy" if self.greedy else ""
+        )
 
 
 def make_lines(runs: Sequence[Run]) -> list[Line]:
@@ -64,7 +71,10 @@ def _gains(base: Run | None, run: Run) -> dict[str, Gain | None]:
 def _base(name: str, run: Run, runs: Sequence[Run]) -> Run | None:
     """Return the run of the decoder `name` to hold `run` against: of several, one of the same window, else the first."""
     candidates = [other for other in runs if other.decoder == name]
-    return next((other for other in candidates if other.window == run.window), candidates[0] if candidates else None)
+    return next(
+        (other for other in candidates if other.window == run.window),
+        candidates[0] if candidates else None,
+    )
 
 
 def as_json(runs: Sequence[Run], lines: Sequence[Line]) -> dict[str, Any]:
@@ -92,8 +102,13 @@ def _json_line(line: Line) -> dict[str, Any]:
         "accept_rate": found.accept_rate,
         "step_ms": found.step_ms,
         "latency_s": {"median": latency.median, "p90": latency.p90} if latency else None,
-        **{f"speedup_{cost}": {base: _value(line.gains[base][cost]) for base in BASES} for cost in _COSTS},
-        "ci95": {cost: {base: _interval(line.gains[base][cost]) for base in BASES} for cost in _COSTS},
+        **{
+            f"speedup_{cost}": {base: _value(line.gains[base][cost]) for base in BASES}
+            for cost in _COSTS
+        },
+        "ci95": {
+            cost: {base: _interval(line.gains[base][cost]) for base in BASES} for cost in _COSTS
+        },
         "same_tokens_as_ar": line.same_tokens_as_ar,
     }
 
@@ -103,11 +118,33 @@ def _value(found: Gain | None) -> float | None:
 
 
 def _interval(found: Gain | None) -> list[float] | None:
-    return [found.low, found.high] if found and found.low is not None and found.high is not None else None
+    return (
+        [found.low, found.high]
+        if found and found.low is not None and found.high is not None
+        else None
+    )
 
 
-FIGURES = ("decoder", "law", "NFE", "codes/forward", "accepted", "step ms", "latency s", "p90 s", "images")
-GAINS = ("decoder", "law", "NFE vs ar", "time vs ar", "NFE vs sjd", "time vs sjd", "same codes as ar")
+FIGURES = (
+    "decoder",
+    "distribution",
+    "NFE",
+    "tokens/forward",
+    "accepted",
+    "step ms",
+    "latency s",
+    "p90 s",
+    "images",
+)
+GAINS = (
+    "decoder",
+    "distribution",
+    "NFE vs ar",
+    "time vs ar",
+    "NFE vs sjd",
+    "time vs sjd",
+    "same tokens as ar",
+)
 
 
 def figure_cells(line: Line) -> list[str]:
@@ -116,7 +153,7 @@ def figure_cells(line: Line) -> list[str]:
     latency = found.latency_s
     return [
         line.name,
-        line.law,
+        line.distribution,
         fixed(found.nfe, 1),
         fixed(found.tokens_per_nfe, 2),
         percent(found.accept_rate),
@@ -130,14 +167,18 @@ def figure_cells(line: Line) -> list[str]:
 def gain_cells(line: Line) -> list[str]:
     """Return the cells under `GAINS`, for people."""
     gains = [gain_text(line.gains[base][cost]) for base in BASES for cost in _COSTS]
-    return [line.name, line.law, *gains, percent(line.same_tokens_as_ar)]
+    return [line.name, line.distribution, *gains, percent(line.same_tokens_as_ar)]
 
 
 def gain_text(found: Gain | None) -> str:
     """Return a speed-up with its interval."""
     if found is None:
         return "–"
-    interval = f" ({found.low:.2f}–{found.high:.2f})" if found.low is not None and found.high is not None else ""
+    interval = (
+        f" ({found.low:.2f}–{found.high:.2f})"
+        if found.low is not None and found.high is not None
+        else ""
+    )
     return f"{found.value:.2f}×{interval}"
 
 
@@ -174,5 +215,9 @@ def _csv_cells(line: Line) -> dict[str, Any]:
         for cost in _COSTS:
             low, high = found["ci95"][cost][base] or (None, None)
             name = f"speedup_{cost}_vs_{base}"
-            cells |= {name: found[f"speedup_{cost}"][base], f"{name}_low": low, f"{name}_high": high}
+            cells |= {
+                name: found[f"speedup_{cost}"][base],
+                f"{name}_low": low,
+                f"{name}_high": high,
+            }
     return cells

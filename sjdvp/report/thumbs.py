@@ -1,4 +1,4 @@
-"""Small copies of pictures for a page: WebP inside the HTML, each within an allowance of bytes."""
+"""Small copies of images for a page: WebP inside the HTML, each within an allowance of bytes."""
 
 import base64
 import io
@@ -11,17 +11,28 @@ from pathlib import Path
 from PIL import Image
 
 # Longest side and quality, best first: the first that fits the allowance is taken.
-_STEPS = ((256, 85), (256, 70), (192, 70), (160, 65), (128, 60), (128, 45), (96, 45), (96, 25), (64, 25), (48, 10))
+_STEPS = (
+    (256, 85),
+    (256, 70),
+    (192, 70),
+    (160, 65),
+    (128, 60),
+    (128, 45),
+    (96, 45),
+    (96, 25),
+    (64, 25),
+    (48, 10),
+)
 _TYPICAL = 0.15  # bytes a pixel of a photo, in base64: larger steps need not be tried
 
-PAGE_BYTES = 10_000_000  # of pictures on one page, in base64
-MOST = 24_000  # for one picture
+PAGE_BYTES = 10_000_000  # of images on one page, in base64
+MOST = 24_000  # for one image
 LEAST = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Thumb:
-    """A picture as a data URI, with its size on the page."""
+    """A image as a data URI, with its size on the page."""
 
     uri: str
     width: int
@@ -29,36 +40,46 @@ class Thumb:
 
 
 def how_many(wanted: int) -> int:
-    """Return how many of `wanted` pictures have room on a page."""
+    """Return how many of `wanted` images have room on a page."""
     return min(wanted, PAGE_BYTES // LEAST)
 
 
 def make_thumbs(files: Iterable[Path]) -> Mapping[Path, Thumb | None]:
-    """Return a small copy of each picture; None where the file is absent or broken."""
+    """Return a small copy of each image; None where the file is absent or broken."""
     paths = list(files)
     allowance = min(MOST, PAGE_BYTES // max(len(paths), 1))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow works outside of the interpreter's lock
+    with ThreadPoolExecutor(
+        os.cpu_count()
+    ) as pool:  # Pillow works outside of the interpreter's lock
         return dict(zip(paths, pool.map(lambda path: _thumb(path, allowance), paths), strict=True))
 
 
 def _thumb(path: Path, allowance: int) -> Thumb | None:
     try:
         with Image.open(path) as opened:
-            picture = opened.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # SyntaxError: Pillow, for a broken chunk
+            image = opened.convert("RGB")
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+    ):  # SyntaxError: Pillow, for a broken chunk
         return None  # the page says so in its place
-    for thumb in _versions(picture, allowance):
+    for thumb in _versions(image, allowance):
         if len(thumb.uri) <= allowance:
             break
     return thumb  # the smallest, where none fits
 
 
-def _versions(picture: Image.Image, allowance: int) -> Iterator[Thumb]:
-    longest = max(picture.size)
+def _versions(image: Image.Image, allowance: int) -> Iterator[Thumb]:
+    longest = max(image.size)
     likely = [step for step in _STEPS if step[0] ** 2 * _TYPICAL <= allowance] or [_STEPS[-1]]
     for side, quality in likely:
-        small = picture.copy()
+        small = image.copy()
         small.thumbnail((min(side, longest), min(side, longest)), Image.Resampling.LANCZOS)
         data = io.BytesIO()
         small.save(data, "WEBP", quality=quality, method=0)
-        yield Thumb("data:image/webp;base64," + base64.b64encode(data.getvalue()).decode("ascii"), *small.size)
+        yield Thumb(
+            "data:image/webp;base64," + base64.b64encode(data.getvalue()).decode("ascii"),
+            *small.size,
+        )

@@ -11,8 +11,18 @@ from markupsafe import Markup
 from sjdvp import __version__
 from sjdvp.report.load import Run
 from sjdvp.report.page import Page, make_page
-from sjdvp.report.table import FIGURES, GAINS, Line, as_csv, figure_cells, fixed, gain_cells, gain_text, percent
-from sjdvp.runs.storage import refusals, write_atomic
+from sjdvp.report.table import (
+    FIGURES,
+    GAINS,
+    Line,
+    as_csv,
+    figure_cells,
+    fixed,
+    gain_cells,
+    gain_text,
+    percent,
+)
+from sjdvp.runs.atomic import refusals, write_atomic
 from sjdvp.text import printable
 
 
@@ -34,12 +44,14 @@ def write_report(runs: Sequence[Run], lines: Sequence[Line], file: Path) -> list
 def html(page: object, template: str = "page.html.j2") -> str:
     """Return a page: the report's, or that of another template.
 
-    It may use its own style sheet and pictures inside it, nothing else (see its Content-Security-Policy).
+    It may use its own style sheet and images inside it, nothing else (see its Content-Security-Policy).
     """
     environment = _environment(escaped=True)
     style = environment.get_template("page.css").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
-    return environment.get_template(template).render(page=page, style=Markup(style), style_digest=digest)
+    return environment.get_template(template).render(
+        page=page, style=Markup(style), style_digest=digest
+    )
 
 
 def markdown(page: Page) -> str:
@@ -56,7 +68,13 @@ def _environment(*, escaped: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    words = {"fixed": fixed, "percent": percent, "gain": gain_text, "printable": printable, "md": _markdown_text}
+    words = {
+        "fixed": fixed,
+        "percent": percent,
+        "gain": gain_text,
+        "printable": printable,
+        "md": _markdown_text,
+    }
     environment.filters |= words
     environment.globals |= {
         "FIGURES": FIGURES, "GAINS": GAINS, "figure_cells": figure_cells, "gain_cells": gain_cells,

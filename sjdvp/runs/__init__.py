@@ -1,1 +1,1 @@
-"""What lies on disk: prompt files, run folders, logs, pictures, locks. Imports no torch, typer or rich."""
+"""What lies on disk: prompt files, run folders, logs, images, locks. Imports no torch, typer or rich."""

@@ -1,6 +1,6 @@
-"""The folder shapes that evaluators read, as pure functions: pictures in, names out.
+"""The folder shapes that evaluators read, as pure functions: images in, names out.
 
-A picture that is missing is None and never shifts the names of the others.
+A image that is missing is None and never shifts the names of the others.
 """
 
 import io
@@ -21,37 +21,37 @@ _NAME_BYTES = 200  # of 255: a number, a suffix and a temporary name must fit to
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One prompt and its pictures, by sample; None: missing, failed or corrupt."""
+    """One prompt and its images, by sample; None: missing, failed or corrupt."""
 
     prompt: Prompt
-    pictures: tuple[Path | None, ...]
+    images: tuple[Path | None, ...]
 
     def present(self) -> Iterator[tuple[int, Path]]:
-        """Yield sample and file of the pictures that are there."""
-        return ((sample, picture) for sample, picture in enumerate(self.pictures) if picture is not None)
+        """Yield sample and file of the images that are there."""
+        return ((sample, image) for sample, image in enumerate(self.images) if image is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A picture under another name, relative to the target."""
+    """A image under another name, relative to the target."""
 
     name: str
-    picture: Path
+    image: Path
     row: int  # of its prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Pictures of one prompt side by side in one, two columns wide."""
+    """Images of one prompt side by side in one, two columns wide."""
 
     name: str
-    pictures: tuple[Path, ...]
+    images: tuple[Path, ...]
     row: int  # of their prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file about the pictures, as JSON lines."""
+    """A file about the images, as JSON lines."""
 
     name: str
     data: bytes
@@ -59,7 +59,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A picture that exists but has no place in this layout."""
+    """A image that exists but has no place in this layout."""
 
     reason: str
 
@@ -71,45 +71,60 @@ Layout = Callable[[Sequence[Shown]], Iterator[Item]]
 def geneval(shown: Sequence[Shown]) -> Iterator[Item]:
     """Lay out as 00000/metadata.jsonl and 00000/samples/00000.png, the number being the prompt's row."""
     for each in shown:
-        for sample, picture in each.present():
-            yield Link(f"{each.prompt.index:05d}/samples/{sample:05d}.png", picture, each.prompt.index)
-        if any(each.pictures):
-            yield Table(f"{each.prompt.index:05d}/metadata.jsonl", _json_line({**each.prompt.extra, "prompt": each.prompt.text}))
+        for sample, image in each.present():
+            yield Link(
+                f"{each.prompt.index:05d}/samples/{sample:05d}.png", image, each.prompt.index
+            )
+        if any(each.images):
+            yield Table(
+                f"{each.prompt.index:05d}/metadata.jsonl",
+                _json_line({**each.prompt.extra, "prompt": each.prompt.text}),
+            )
 
 
 def t2i_compbench(shown: Sequence[Shown]) -> Iterator[Item]:
     """Lay out as samples/PROMPT_000000.png; the evaluator reads the prompt up to the first "_" and sorts by the number."""
     for each in shown:
         name = safe_name(each.prompt.text.replace("_", " "))
-        for sample, picture in each.present():
-            yield Link(f"samples/{name}_{each.prompt.index * len(each.pictures) + sample:06d}.png", picture, each.prompt.index)
+        for sample, image in each.present():
+            yield Link(
+                f"samples/{name}_{each.prompt.index * len(each.images) + sample:06d}.png",
+                image,
+                each.prompt.index,
+            )
 
 
 def dpg(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as ID.png: the picture, or with several a prompt a grid of two columns (the evaluator cuts up to four out of it)."""
+    """Lay out as ID.png: the image, or with several a prompt a grid of two columns (the evaluator cuts up to four out of it)."""
     for each in shown:
         name = f"{safe_name(each.prompt.id or str(each.prompt.index))}.png"
-        first_four = tuple(picture for picture in each.pictures[:4] if picture is not None)
-        if len(each.pictures) == 1 and first_four:
+        first_four = tuple(image for image in each.images[:4] if image is not None)
+        if len(each.images) == 1 and first_four:
             yield Link(name, first_four[0], each.prompt.index)
-        elif first_four and len(first_four) == len(each.pictures[:4]):
+        elif first_four and len(first_four) == len(each.images[:4]):
             yield Grid(name, first_four, each.prompt.index)
         elif first_four:
-            yield LeftOut(f"row {each.prompt.index}: a grid of {len(each.pictures[:4])} needs all of its pictures")
-        yield from (LeftOut(f"row {each.prompt.index}: a fifth picture or later") for s, _ in each.present() if s >= 4)
+            yield LeftOut(
+                f"row {each.prompt.index}: a grid of {len(each.images[:4])} needs all of its images"
+            )
+        yield from (
+            LeftOut(f"row {each.prompt.index}: a fifth image or later")
+            for s, _ in each.present()
+            if s >= 4
+        )
 
 
 def hpsv2(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as STYLE/00000.jpg (by content a PNG), numbered within the carried column `style`, one picture a prompt."""
+    """Lay out as STYLE/00000.jpg (by content a PNG), numbered within the carried column `style`, one image a prompt."""
     place: Counter[str] = Counter()
     for each in shown:
         style = each.prompt.extra.get("style")
         folder = f"{safe_name(style)}/" if isinstance(style, str) and style else ""
         number = place[folder]
         place[folder] += 1
-        for sample, picture in each.present():
+        for sample, image in each.present():
             if sample == 0:
-                yield Link(f"{folder}{number:05d}.jpg", picture, each.prompt.index)
+                yield Link(f"{folder}{number:05d}.jpg", image, each.prompt.index)
             else:
                 yield LeftOut(f"row {each.prompt.index}: sample {sample}")
 
@@ -117,8 +132,12 @@ def hpsv2(shown: Sequence[Shown]) -> Iterator[Item]:
 def flat(shown: Sequence[Shown]) -> Iterator[Item]:
     """Lay out as 000000.png, or 000000_00.png with several a prompt."""
     for each in shown:
-        for sample, picture in each.present():
-            yield Link(Path(image_file(each.prompt.index, sample, len(each.pictures))).name, picture, each.prompt.index)
+        for sample, image in each.present():
+            yield Link(
+                Path(image_file(each.prompt.index, sample, len(each.images))).name,
+                image,
+                each.prompt.index,
+            )
 
 
 def imagefolder(shown: Sequence[Shown]) -> Iterator[Item]:
@@ -128,7 +147,14 @@ def imagefolder(shown: Sequence[Shown]) -> Iterator[Item]:
         for link in flat([each]):
             yield link
             if isinstance(link, Link):
-                lines.append({"file_name": link.name, "text": each.prompt.text, "index": each.prompt.index, "id": each.prompt.id})
+                lines.append(
+                    {
+                        "file_name": link.name,
+                        "text": each.prompt.text,
+                        "index": each.prompt.index,
+                        "id": each.prompt.id,
+                    }
+                )
     yield Table("metadata.jsonl", b"".join(map(_json_line, lines)))
 
 
@@ -152,12 +178,12 @@ def _json_line(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def grid_png(pictures: Sequence[Path]) -> bytes:
-    """Return a PNG of pictures of one size, row by row in two columns."""
-    images = [Image.open(picture) for picture in pictures]
-    width, height = images[0].size
-    grid = Image.new("RGB", (2 * width, (len(images) + 1) // 2 * height))
-    for i, image in enumerate(images):
+def grid_png(images: Sequence[Path]) -> bytes:
+    """Return a PNG of images of one size, row by row in two columns."""
+    opened = [Image.open(path) for path in images]
+    width, height = opened[0].size
+    grid = Image.new("RGB", (2 * width, (len(opened) + 1) // 2 * height))
+    for i, image in enumerate(opened):
         grid.paste(image, (i % 2 * width, i // 2 * height))
     buffer = io.BytesIO()
     grid.save(buffer, format="PNG")

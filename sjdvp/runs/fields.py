@@ -12,12 +12,19 @@ T = TypeVar("T")
 
 def whole(table: object, key: str, least: int = 0) -> int:
     """Return a whole number that is `least` or more."""
-    return _of_kind(table, key, f"a whole number, {least} or more", lambda value: is_whole(value) and value >= least)
+    return _of_kind(
+        table,
+        key,
+        f"a whole number, {least} or more",
+        lambda value: is_whole(value) and value >= least,
+    )
 
 
 def number(table: object, key: str) -> float:
     """Return a number."""
-    return _of_kind(table, key, "a number", lambda value: is_whole(value) or isinstance(value, float))
+    return _of_kind(
+        table, key, "a number", lambda value: is_whole(value) or isinstance(value, float)
+    )
 
 
 def text(table: object, key: str) -> str:
@@ -27,7 +34,9 @@ def text(table: object, key: str) -> str:
 
 def word(table: object, key: str, known: Collection[str]) -> str:
     """Return one of the words that are known."""
-    return _of_kind(table, key, " or ".join(known), lambda value: isinstance(value, str) and value in known)
+    return _of_kind(
+        table, key, " or ".join(known), lambda value: isinstance(value, str) and value in known
+    )
 
 
 def inner(table: object, key: str) -> dict[str, Any]:

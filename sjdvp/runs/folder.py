@@ -1,4 +1,4 @@
-"""The run folder: run.json says what its pictures are made of, and `open_folder` lets in only a run that fits."""
+"""The run folder: run.json says what its images are made of, and `open_folder` lets in only a run that fits."""
 
 import dataclasses
 import importlib.metadata
@@ -14,14 +14,14 @@ from typing import Any
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
+from sjdvp.runs.atomic import refusals, write_atomic
 from sjdvp.runs.fields import inner, is_whole, listed, number, optional, text, whole
 from sjdvp.runs.layout import IMAGES, PROMPTS, RUN, log_paths
-from sjdvp.runs.ledger import read_ledger
 from sjdvp.runs.locks import folder_lock, is_drawn
 from sjdvp.runs.prompts.model import Prompt, PromptSet
+from sjdvp.runs.prompts_log import read_prompts_log
 from sjdvp.runs.seeds import new_run_seed
-from sjdvp.runs.shards import Selection
-from sjdvp.runs.storage import refusals, write_atomic
+from sjdvp.runs.sharding import Selection
 from sjdvp.runs.strict_json import load_json
 
 SCHEMA = "sjdvp.run/1"
@@ -50,7 +50,9 @@ class Wanted:
         """Read the plain JSON form back; raises ValueError when it is none."""
         indices = optional(listed, plain, "indices")
         ranges = None if indices is None else tuple(map(_range, indices))
-        return cls(whole(plain, "images_per_prompt", 1), Selection(ranges, optional(whole, plain, "limit")))
+        return cls(
+            whole(plain, "images_per_prompt", 1), Selection(ranges, optional(whole, plain, "limit"))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class RunInfo:
     plain: Mapping[str, Any]  # all of it, as stored
 
     def window(self, _: RunConfig) -> int:
-        """Return the window of its pictures: what `auto` means here."""
+        """Return the window of its images: what `auto` means here."""
         return int(self.pixel_settings["decoder"]["window"])
 
 
@@ -77,7 +79,9 @@ def read_run(root: Path) -> RunInfo | None:
         return None
     except NotADirectoryError as error:
         file = next(place for place in (root, *root.parents) if place.exists())
-        raise FolderError(f"{file} is a file, not a folder", "give the folder of a run, or a new name") from error
+        raise FolderError(
+            f"{file} is a file, not a folder", "give the folder of a run, or a new name"
+        ) from error
     except (OSError, ValueError) as error:
         advice = "put back what stood there, or use another --out"
         raise FolderError(f"{path.name} in {root.name} cannot be read: {error}", advice) from error
@@ -94,7 +98,13 @@ def _info(plain: Any) -> RunInfo:
     wanted = tuple(map(Wanted.from_json, listed(plain, "wanted")))
     if not wanted:
         raise ValueError("wanted must name what was asked for, found []")
-    return RunInfo(whole(plain, "seed"), text(plain, "fingerprint"), inner(plain, "pixel_settings"), wanted, plain)
+    return RunInfo(
+        whole(plain, "seed"),
+        text(plain, "fingerprint"),
+        inner(plain, "pixel_settings"),
+        wanted,
+        plain,
+    )
 
 
 def _range(pair: object) -> tuple[int, int]:
@@ -107,14 +117,19 @@ def require_run(root: Path) -> RunInfo:
     """Return what run.json says; raises FolderError when `root` is no run folder."""
     info = read_run(root)
     if info is None:
-        raise FolderError(f"{root} is no run folder: it has no {RUN}", "give the folder that was --out of sjdvp generate")
+        raise FolderError(
+            f"{root} is no run folder: it has no {RUN}",
+            "give the folder that was --out of sjdvp generate",
+        )
     return info
 
 
 def expected_images(root: Path, info: RunInfo) -> Iterator[tuple[Prompt, int]]:
     """Yield each prompt that any command drew for, with its number of images, in row order."""
-    for prompt in read_ledger(root):
-        count = max((w.images_per_prompt for w in info.wanted if w.selection.takes(prompt.index)), default=0)
+    for prompt in read_prompts_log(root):
+        count = max(
+            (w.images_per_prompt for w in info.wanted if w.selection.takes(prompt.index)), default=0
+        )
         if count:
             yield prompt, count
 
@@ -128,7 +143,7 @@ def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
     info = read_run(root)
     if info is None:
         if log_paths(root) or (root / IMAGES).exists():
-            raise FolderError(f"{root} holds pictures or logs but no {RUN}", "use another --out")
+            raise FolderError(f"{root} holds images or logs but no {RUN}", "use another --out")
         return None
     differences = _differences(info.pixel_settings, settled(config, info.window).pixel_settings())
     if config.run.seed not in (None, info.seed):
@@ -144,7 +159,7 @@ def check_fits(root: Path, config: RunConfig) -> RunInfo | None:
 
 
 def _came_to_nothing(root: Path) -> bool:
-    """Whether there is no row and no picture, and nobody at work on the first."""
+    """Whether there is no row and no image, and nobody at work on the first."""
     with refusals(RUN):
         rows = any(path.stat().st_size for path in log_paths(root))
         return not rows and not any((root / IMAGES).glob("[!.]*")) and not is_drawn(root)
@@ -181,7 +196,9 @@ def open_folder(
         plain = dict(known.plain) if known else _first(settled(config, pick_window), prompts, argv)
         if wanted.as_json() not in plain["wanted"]:
             plain["wanted"] = [*plain["wanted"], wanted.as_json()]
-            write_atomic(root / RUN, json.dumps(plain, indent=1, allow_nan=False).encode("ascii") + b"\n")
+            write_atomic(
+                root / RUN, json.dumps(plain, indent=1, allow_nan=False).encode("ascii") + b"\n"
+            )
         with refusals(IMAGES):
             (root / IMAGES).mkdir(exist_ok=True)
     return require_run(root)
@@ -191,7 +208,9 @@ def _make(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise FolderError(f"cannot make the folder {root}: {error}", "give another --out") from error
+        raise FolderError(
+            f"cannot make the folder {root}: {error}", "give another --out"
+        ) from error
 
 
 def _first(config: RunConfig, prompts: PromptSet | None, argv: Sequence[str]) -> dict[str, Any]:
@@ -204,14 +223,24 @@ def _first(config: RunConfig, prompts: PromptSet | None, argv: Sequence[str]) ->
         "wanted": [],
         "argv": list(argv),
         "prompts": None if prompts is None else _about(prompts),
-        "versions": {"sjdvp": __version__, "python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
-        "hardware": {"machine": platform.machine(), "system": platform.system(), "cpus": os.cpu_count()},
+        "versions": {"sjdvp": __version__, "python": platform.python_version()}
+        | {name: _version(name) for name in _PACKAGES},
+        "hardware": {
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "cpus": os.cpu_count(),
+        },
         "created_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
     }
 
 
 def _about(prompts: PromptSet) -> dict[str, Any]:
-    return {"source": prompts.source, "format": prompts.format, "count": len(prompts), "sha256": prompts.digest}
+    return {
+        "source": prompts.source,
+        "format": prompts.format,
+        "count": len(prompts),
+        "sha256": prompts.digest,
+    }
 
 
 def _version(package: str) -> str | None:
@@ -235,5 +264,9 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{key}": value}
+        )
     return flat

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sjdvp.errors import FolderError
-from sjdvp.runs.storage import refusals, sync_folder
+from sjdvp.runs.atomic import refusals, sync_folder
 from sjdvp.runs.strict_json import load_json
 
 Row = dict[str, Any]
@@ -39,7 +39,9 @@ class Appender:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(self._descriptor)
             except BaseException:
-                with contextlib.suppress(OSError):  # if this fails too, the next open cuts the torn row off
+                with contextlib.suppress(
+                    OSError
+                ):  # if this fails too, the next open cuts the torn row off
                     os.ftruncate(self._descriptor, self._end)
                 raise
         self._end += len(data)
@@ -51,7 +53,12 @@ class Appender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -82,7 +89,10 @@ def _rows_and_ends(path: Path) -> Iterator[tuple[Row, int]]:
                 if row is None:
                     torn = torn or number
                 elif torn:
-                    raise FolderError(f"{path.name}: line {torn} is no row of JSON", "delete that line; its image is drawn again")
+                    raise FolderError(
+                        f"{path.name}: line {torn} is no row of JSON",
+                        "delete that line; its image is drawn again",
+                    )
                 else:
                     yield row, position
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sjdvp.runs.shards import Shard
+from sjdvp.runs.sharding import Shard
 
 RUN = "run.json"
 PROMPTS = "prompts.jsonl"
@@ -10,7 +10,7 @@ IMAGES = "images"
 
 
 def image_file(index: int, sample: int, images_per_prompt: int) -> str:
-    """Return the name of a picture relative to the run folder: images/000000.png, or images/000000_01.png among several."""
+    """Return the name of a image relative to the run folder: images/000000.png, or images/000000_01.png among several."""
     suffix = f"_{sample:02d}" if images_per_prompt > 1 else ""
     return f"{IMAGES}/{index:06d}{suffix}.png"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from sjdvp.errors import BusyError
+from sjdvp.runs.atomic import leftovers, refusals, write_atomic
 from sjdvp.runs.layout import IMAGES
-from sjdvp.runs.shards import Shard
-from sjdvp.runs.storage import leftovers, refusals, write_atomic
+from sjdvp.runs.sharding import Shard
 
 _LABEL = re.compile(r"\d+-of-\d+")
 
@@ -40,14 +40,20 @@ def shard_lock(root: Path, shard: Shard) -> Iterator[str]:
     path = _lock_path(root, shard.label)
     with _try_lock(path) as ours:
         if not ours:
-            raise BusyError(f"shard {shard} is being drawn by {_holder(path)}", "wait for it, or stop it first")
+            raise BusyError(
+                f"shard {shard} is being drawn by {_holder(path)}", "wait for it, or stop it first"
+            )
         for other in sorted(root.glob(".lock.shard-*")):
             if other.suffix != ".holder" and _count(other) != _count(path):
                 _refuse_if_held(other, shard)
         left_by = _holder(path) if _note_path(path).exists() else ""
         try:
             write_atomic(_note_path(path), _note())
-            yield f"{left_by} stopped without giving shard {shard} back; taken over" if left_by else ""
+            yield (
+                f"{left_by} stopped without giving shard {shard} back; taken over"
+                if left_by
+                else ""
+            )
         finally:
             with contextlib.suppress(OSError):  # the lock itself is what counts
                 _note_path(path).unlink()
@@ -64,7 +70,7 @@ def is_drawn(root: Path) -> bool:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove temporary pictures of shards that nobody draws any more; call it without holding a shard's lock."""
+    """Remove temporary images of shards that nobody draws any more; call it without holding a shard's lock."""
     for path, owner in leftovers(root / IMAGES):
         if _LABEL.fullmatch(owner):
             with _try_lock(_lock_path(root, owner)) as ours, refusals(path.name):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sjdvp.jobs import Job
-from sjdvp.runs.journal import Entry, ImageKey
+from sjdvp.runs.log import Entry, ImageKey
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.seeds import image_seed
-from sjdvp.runs.shards import Selection, Shard
+from sjdvp.runs.sharding import Selection, Shard
 
 State = Literal["todo", "finished", "failed"]
 
@@ -42,7 +42,9 @@ class Plan:
 
     def tasks(self, prompt: Prompt) -> list[Task]:
         """Return the images of one prompt that are to be drawn."""
-        return [self._task(prompt, sample) for sample, state in self._states(prompt) if state == "todo"]
+        return [
+            self._task(prompt, sample) for sample, state in self._states(prompt) if state == "todo"
+        ]
 
     def _states(self, prompt: Prompt) -> Iterator[tuple[int, State]]:
         if self.selection.takes(prompt.index) and self.shard.takes(prompt.index):
@@ -60,4 +62,8 @@ class Plan:
     def _task(self, prompt: Prompt, sample: int) -> Task:
         key = (prompt.index, sample)
         attempt = self.entries[key].attempt + 1 if key in self.entries else 1
-        return Task(prompt, Job(prompt.index, sample, image_seed(self.seed, prompt.index, sample), prompt.text), attempt)
+        return Task(
+            prompt,
+            Job(prompt.index, sample, image_seed(self.seed, prompt.index, sample), prompt.text),
+            attempt,
+        )

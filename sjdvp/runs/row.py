@@ -11,17 +11,37 @@ from typing import Any
 
 from sjdvp import __version__
 from sjdvp.config import RunConfig
-from sjdvp.jobs import Picture
+from sjdvp.jobs import ImageResult
 from sjdvp.runs.jsonl import Row
 from sjdvp.runs.prompts.model import Prompt
-from sjdvp.runs.shards import Shard
+from sjdvp.runs.sharding import Shard
 
 SCHEMA = "sjdvp.image/1"
 KEYS = (
-    *("schema", "index", "id", "sample", "status", "prompt", "prompt_sha256", "prompt_tokens", "truncated"),
+    *(
+        "schema",
+        "index",
+        "id",
+        "sample",
+        "status",
+        "prompt",
+        "prompt_sha256",
+        "prompt_tokens",
+        "truncated",
+    ),
     *("file", "width", "height", "bytes", "image_sha256", "token_sha256"),
     *("model", "revision", "profile", "decoder", "lossless", "params", "seed"),
-    *("nfe", "image_tokens", "tokens_per_nfe", "drafted", "accepted", "accept_rate", "accept_hist", "accept_map", "prior"),
+    *(
+        "nfe",
+        "image_tokens",
+        "tokens_per_nfe",
+        "drafted",
+        "accepted",
+        "accept_rate",
+        "accept_hist",
+        "accept_map",
+        "prediction",
+    ),
     *(
         "latency_s",
         "prefill_s",
@@ -47,25 +67,25 @@ class RowMaker:
     shard: Shard
     rank: int = 0
 
-    def begin(self, prompt: Prompt, picture: Picture, attempt: int) -> Row:
-        """Return the row of a picture that is not on disk yet: file, bytes, image_sha256 and save_s are still null."""
-        height, width = (None, None) if picture.pixels_HWC is None else picture.pixels_HWC.shape[:2]
+    def begin(self, prompt: Prompt, image: ImageResult, attempt: int) -> Row:
+        """Return the row of a image that is not on disk yet: file, bytes, image_sha256 and save_s are still null."""
+        height, width = (None, None) if image.image_HWC is None else image.image_HWC.shape[:2]
         row: Row = dict.fromkeys(KEYS)
         row |= {"accept_hist": [], "truncated": False, "warmup": False, "model": self._model()}
-        row |= {key: value for key, value in picture.stats.items() if value is not None}
+        row |= {key: value for key, value in image.stats.items() if value is not None}
         row |= self._process() | {
             "index": prompt.index,
             "id": prompt.id,
-            "sample": picture.job.sample,
-            "status": "failed" if picture.pixels_HWC is None else "ok",
+            "sample": image.job.sample,
+            "status": "failed" if image.image_HWC is None else "ok",
             "prompt": prompt.text,
             "prompt_sha256": prompt.digest,
             "width": width,
             "height": height,
-            "seed": picture.job.seed,
+            "seed": image.job.seed,
             "attempt": attempt,
-            "error": picture.error,
-            "started_at": _started_at(picture.stats),
+            "error": image.error,
+            "started_at": _started_at(image.stats),
         }
         return {key: _finite(value) for key, value in row.items()}
 
@@ -90,7 +110,11 @@ class RowMaker:
 
 def _started_at(stats: Mapping[str, Any]) -> str:
     latency = _finite(stats.get("latency_s")) or 0.0
-    return (datetime.now(UTC) - timedelta(seconds=latency)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        (datetime.now(UTC) - timedelta(seconds=latency))
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _finite(value: Any) -> Any:

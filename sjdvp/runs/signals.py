@@ -15,7 +15,9 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _heard: list[int] = []  # the signals of the block that is under way
 
 
-class _Stop(KeyboardInterrupt):  # not an Exception: code that keeps one image's failure from the others must not catch it
+class _Stop(
+    KeyboardInterrupt
+):  # not an Exception: code that keeps one image's failure from the others must not catch it
     def __init__(self, signum: int) -> None:
         super().__init__()
         self.signum = signum

@@ -6,10 +6,17 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 
-def load_json(text: str | bytes, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+def load_json(
+    text: str | bytes, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
     """Return the value that `text` holds; raises ValueError (a JSONDecodeError where the text has a place to name)."""
     try:
-        return json.loads(text, object_pairs_hook=object_pairs_hook, parse_constant=_not_finite, parse_float=_finite)
+        return json.loads(
+            text,
+            object_pairs_hook=object_pairs_hook,
+            parse_constant=_not_finite,
+            parse_float=_finite,
+        )
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

@@ -11,7 +11,18 @@ from sjdvp.errors import SlurmError
 
 _PATIENCE_S = 60  # these commands hang when a daemon is away
 _ENDED = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
 )
 
 
@@ -38,14 +49,18 @@ def submit(script: Path, *options: str) -> str:
 
 def queued_tasks() -> list[QueuedTask]:
     """Return the array tasks of this user that the queue still knows, ended ones included; raises SlurmError."""
-    lines = _ask("squeue", "-h", "-r", "-t", "all", f"--user={os.getuid()}", "-o", "%F|%K|%T|%N|%r").splitlines()
+    lines = _ask(
+        "squeue", "-h", "-r", "-t", "all", f"--user={os.getuid()}", "-o", "%F|%K|%T|%N|%r"
+    ).splitlines()
     cells = [line.split("|", 4) for line in lines]
     return [QueuedTask(c[0], int(c[1]), *c[2:]) for c in cells if len(c) == 5 and c[1].isdecimal()]
 
 
 def largest_array() -> int:
     """Return how many tasks an array may have on this cluster; raises SlurmError."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
+    found = re.search(
+        r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE
+    )
     if found is None:
         raise SlurmError("scontrol show config names no MaxArraySize")
     return int(found[1])
@@ -76,12 +91,23 @@ def array_list(tasks: Iterable[int]) -> str:
 
 def _ask(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+        )
     except FileNotFoundError as error:
-        raise SlurmError(f"there is no {command[0]} here", "run it on a login node of the cluster") from error
+        raise SlurmError(
+            f"there is no {command[0]} here", "run it on a login node of the cluster"
+        ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(f"{command[0]} does not answer: {error}") from error
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SlurmError(f"{command[0]}: {reason[-1].removeprefix(f'{command[0]}: ').removeprefix('error: ')}")
+        raise SlurmError(
+            f"{command[0]}: {reason[-1].removeprefix(f'{command[0]}: ').removeprefix('error: ')}"
+        )
     return done.stdout

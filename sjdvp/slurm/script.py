@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sjdvp.errors import ConfigError, SlurmError
-from sjdvp.runs.storage import refusals, write_atomic
+from sjdvp.runs.atomic import refusals, write_atomic
 
 FOLDER = "slurm"  # in the run folder
 ARRAY, CHECK, LOGS = "array.sh", "check.sh", "logs"
@@ -32,7 +32,7 @@ exec {command} \\
 
 _CHECK_TEXT = """\
 #!/bin/bash
-# Runs when the array has ended, however it ended: is every picture there and right? The logs of all shards are read as one.
+# Runs when the array has ended, however it ended: is every image there and right? The logs of all shards are read as one.
 {resources}
 exec {command}
 """
@@ -70,20 +70,33 @@ class ArrayJob:
     def array_script(self) -> str:
         """Return the text of the array's script."""
         limit = f"%{self.at_once}" if self.at_once else ""
-        options = [f"--array=0-{self.shards - 1}{limit}", *self._shared("%A_%a"), *_asked(self.resources)]
+        options = [
+            f"--array=0-{self.shards - 1}{limit}",
+            *self._shared("%A_%a"),
+            *_asked(self.resources),
+        ]
         command = _wrapped([*self.program, "generate"], self.generate)
-        return _ARRAY_TEXT.format(count=self.shards, resources=_directives(options), command=command)
+        return _ARRAY_TEXT.format(
+            count=self.shards, resources=_directives(options), command=command
+        )
 
     def check_script(self) -> str:
         """Return the text of the script that comes after the array."""
         wanted = self.resources
-        options = [*self._shared("check-%j"), *_asked(Resources(0, None, None, None, wanted.partition, wanted.account))]
+        options = [
+            *self._shared("check-%j"),
+            *_asked(Resources(0, None, None, None, wanted.partition, wanted.account)),
+        ]
         command = shlex.join([*self.program, "check", str(self.out)])
         return _CHECK_TEXT.format(resources=_directives(options), command=command)
 
     def _shared(self, log: str) -> list[str]:
         logs = str(self.out.absolute() / FOLDER / LOGS).replace("%", "%%")
-        return [f"--job-name=sjdvp-{self.out.absolute().name}", f"--chdir={self.cwd}", f"--output={logs}/{log}.log"]
+        return [
+            f"--job-name=sjdvp-{self.out.absolute().name}",
+            f"--chdir={self.cwd}",
+            f"--output={logs}/{log}.log",
+        ]
 
 
 def write_scripts(job: ArrayJob) -> Path:
@@ -92,7 +105,10 @@ def write_scripts(job: ArrayJob) -> Path:
     Raises SlurmError when there is another script, which may hold what somebody added to it; StorageError when the disk refuses.
     """
     folder = job.out / FOLDER
-    texts = {folder / ARRAY: job.array_script().encode(), folder / CHECK: job.check_script().encode()}
+    texts = {
+        folder / ARRAY: job.array_script().encode(),
+        folder / CHECK: job.check_script().encode(),
+    }
     for path, text in texts.items():
         if path.exists() and path.read_bytes() != text:
             raise SlurmError(
@@ -100,7 +116,9 @@ def write_scripts(job: ArrayJob) -> Path:
                 f"send it as it is (sjdvp slurm --submit --missing -o {job.out}), or remove it first",
             )
     with refusals(str(folder)):
-        (folder / LOGS).mkdir(parents=True, exist_ok=True)  # without it SLURM starts nothing, and says nothing
+        (folder / LOGS).mkdir(
+            parents=True, exist_ok=True
+        )  # without it SLURM starts nothing, and says nothing
         for path, text in texts.items():
             write_atomic(path, text)
     return folder / ARRAY
@@ -112,10 +130,16 @@ def read_array(out: Path) -> tuple[int, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise SlurmError(f"no array script in {out / FOLDER}", "write it with `sjdvp slurm --prompts FILE --out DIR`") from error
+        raise SlurmError(
+            f"no array script in {out / FOLDER}",
+            "write it with `sjdvp slurm --prompts FILE --out DIR`",
+        ) from error
     count, at_once = _COUNT.search(text), _AT_ONCE.search(text)
     if count is None:
-        raise SlurmError(f"{path} does not say how many shards there are", 'it needs --shard "$SLURM_ARRAY_TASK_ID/N"')
+        raise SlurmError(
+            f"{path} does not say how many shards there are",
+            'it needs --shard "$SLURM_ARRAY_TASK_ID/N"',
+        )
     return int(count[1]), at_once[1] if at_once else ""
 
 
@@ -128,13 +152,17 @@ def _asked(wanted: Resources) -> list[str]:
         "partition": wanted.partition,
         "account": wanted.account,
     }
-    return [f"--{name}={value}" for name, value in options.items() if value is not None] + list(wanted.more)
+    return [f"--{name}={value}" for name, value in options.items() if value is not None] + list(
+        wanted.more
+    )
 
 
 def _directives(options: Sequence[str]) -> str:
     for option in options:
         if any(ord(c) < 32 for c in option):
-            raise ConfigError(f"an option of sbatch cannot hold a line end or control character: {option!a}")
+            raise ConfigError(
+                f"an option of sbatch cannot hold a line end or control character: {option!a}"
+            )
     return "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp.runs.folder import expected_images, read_run
-from sjdvp.runs.journal import finished, read_log
 from sjdvp.runs.jsonl import Appender, read_rows
+from sjdvp.runs.log import finished, read_log
 from sjdvp.slurm.queue import QueuedTask
 from sjdvp.slurm.script import FOLDER
 
@@ -23,7 +23,9 @@ class ShardState:
     expected: int | None  # images; None: no task has begun, the prompts have not been taken in
     done: int
     failed: int
-    task: QueuedTask | None  # the one that runs or waits, else the last one that the queue remembers
+    task: (
+        QueuedTask | None
+    )  # the one that runs or waits, else the last one that the queue remembers
 
     @property
     def whole(self) -> bool:
@@ -37,7 +39,11 @@ class ShardState:
 
     def as_json(self) -> dict[str, Any]:
         """Return the shard as plain JSON."""
-        task = None if self.task is None else {"job": self.task.job, "state": self.task.state, "node": self.task.node}
+        task = (
+            None
+            if self.task is None
+            else {"job": self.task.job, "state": self.task.state, "node": self.task.node}
+        )
         return {
             "shard": self.shard,
             "expected": self.expected,
@@ -56,20 +62,32 @@ def remember(out: Path, job: str, array: str) -> None:
 
 def shard_states(out: Path, count: int, tasks: Iterable[QueuedTask]) -> list[ShardState]:
     """Return the state of each of `count` shards. `tasks` may hold other jobs: what this folder submitted is picked out."""
-    ours = [row["job"] for row in read_rows(out / FOLDER / JOBS)] if (out / FOLDER / JOBS).exists() else []
+    ours = (
+        [row["job"] for row in read_rows(out / FOLDER / JOBS)]
+        if (out / FOLDER / JOBS).exists()
+        else []
+    )
     latest = _latest(ours, tasks)
     info = read_run(out)
     if info is None:
         return [ShardState(shard, None, 0, 0, latest.get(shard)) for shard in range(count)]
-    keys = [(prompt.index, sample) for prompt, n in expected_images(out, info) for sample in range(n)]
+    keys = [
+        (prompt.index, sample) for prompt, n in expected_images(out, info) for sample in range(n)
+    ]
     entries = read_log(out)
     there = finished(out, entries)
     expected = Counter(index % count for index, _ in keys)
     done = Counter(key[0] % count for key in keys if key in there)
     failed = Counter(key[0] % count for key in keys if key in entries and not entries[key].ok)
-    return [ShardState(shard, expected[shard], done[shard], failed[shard], latest.get(shard)) for shard in range(count)]
+    return [
+        ShardState(shard, expected[shard], done[shard], failed[shard], latest.get(shard))
+        for shard in range(count)
+    ]
 
 
 def _latest(ours: Sequence[str], tasks: Iterable[QueuedTask]) -> Mapping[int, QueuedTask]:
     chosen = [task for task in tasks if task.job in ours]
-    return {task.task: task for task in sorted(chosen, key=lambda task: (task.active, ours.index(task.job)))}
+    return {
+        task.task: task
+        for task in sorted(chosen, key=lambda task: (task.active, ours.index(task.job)))
+    }

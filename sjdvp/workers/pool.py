@@ -1,4 +1,4 @@
-"""A painter that is several worker processes. What a dying worker held is drawn by the others, and the worker is replaced."""
+"""A generator that is several worker processes. What a dying worker held is drawn by the others, and the worker is replaced."""
 
 import contextlib
 import multiprocessing
@@ -14,14 +14,14 @@ from multiprocessing.resource_tracker import ensure_running
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import DeviceError
-from sjdvp.jobs import Job, JobSource, Picture
+from sjdvp.jobs import ImageResult, Job, JobQueue
 from sjdvp.runs.signals import STOPPING
-from sjdvp.workers.process import Broken, OpenPainter, Take, work
+from sjdvp.workers.process import Broken, OpenGenerator, Take, work
 
 _POLL_S = 0.1  # how often a source that had nothing is asked again
 _FAREWELL_S = 2.0  # for a process whose pipe is closed already
 _JOB_TRIES = 3  # an image in flight at this many deaths is taken for their cause
-_LIVES = 3  # a worker that dies this often without a picture in between is not replaced any more
+_LIVES = 3  # a worker that dies this often without a image in between is not replaced any more
 
 
 @dataclass(slots=True)
@@ -31,23 +31,31 @@ class _Worker:
     device: str
     process: BaseProcess
     pipe: Connection
-    held: list[Job] = field(default_factory=list)  # handed out, no picture yet
+    held: list[Job] = field(default_factory=list)  # handed out, no image yet
     waiting: bool = False  # it has asked, and will be answered when there is a job
     broken: Broken | None = None
 
 
 class Workers:
-    """Draws with one process a device; a device may stand there several times (`cpu`). Implements `sjdvp.jobs.Painter`."""
+    """Draws with one process a device; a device may stand there several times (`cpu`). Implements `sjdvp.jobs.ImageGenerator`."""
 
-    def __init__(self, config: RunConfig, devices: Sequence[str], open_painter: OpenPainter, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        devices: Sequence[str],
+        open_generator: OpenGenerator,
+        tell: Callable[[str], None],
+    ) -> None:
         self._config = config
         self._devices = devices
-        self._open_painter = open_painter
+        self._open_generator = open_generator
         self._tell = tell
         self._threads = max(1, (os.cpu_count() or 1) // len(devices))
-        self._again: list[tuple[Job, str]] = []  # images of workers that died, and the device they died on
+        self._again: list[
+            tuple[Job, str]
+        ] = []  # images of workers that died, and the device they died on
         self._tries: Counter[Job] = Counter()
-        self._deaths: Counter[int] = Counter()  # by place, since its last picture
+        self._deaths: Counter[int] = Counter()  # by place, since its last image
         self._workers: dict[int, _Worker] = {}  # by place
 
     def start(self) -> None:
@@ -55,8 +63,8 @@ class Workers:
         for place in range(len(self._devices)):
             self._start(place)
 
-    def paint(self, source: JobSource) -> Iterator[Picture]:
-        """See `sjdvp.jobs.Painter`."""
+    def generate(self, source: JobQueue) -> Iterator[ImageResult]:
+        """See `sjdvp.jobs.ImageGenerator`."""
         while True:
             for place in self._spoken():
                 yield from self._hear(place, source)
@@ -64,7 +72,11 @@ class Workers:
                 if worker.waiting:
                     self._answer(worker, self._next(worker, source), wait=True)
             idle = [worker for worker in self._workers.values() if worker.waiting]
-            if idle and not self._again and not any(worker.held for worker in self._workers.values()):
+            if (
+                idle
+                and not self._again
+                and not any(worker.held for worker in self._workers.values())
+            ):
                 job = source.take(wait=True)  # nobody draws, so nobody is kept waiting
                 if job is None:
                     return
@@ -84,7 +96,9 @@ class Workers:
         config = replace(self._config, run=replace(self._config.run, device=device))
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, pickle.dumps(self._open_painter), config, self._threads))
+        process = context.Process(
+            target=work, args=(theirs, pickle.dumps(self._open_generator), config, self._threads)
+        )
         with _signals_held_back():
             process.start()
         theirs.close()
@@ -92,17 +106,19 @@ class Workers:
 
     def _spoken(self) -> list[int]:
         polling = any(worker.waiting for worker in self._workers.values())
-        ready = wait([worker.pipe for worker in self._workers.values()], _POLL_S if polling else None)
+        ready = wait(
+            [worker.pipe for worker in self._workers.values()], _POLL_S if polling else None
+        )
         return [place for place, worker in self._workers.items() if worker.pipe in ready]
 
-    def _hear(self, place: int, source: JobSource) -> Iterator[Picture]:
+    def _hear(self, place: int, source: JobQueue) -> Iterator[ImageResult]:
         worker = self._workers[place]
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
             yield from self._bury(place)
             return
-        if isinstance(message, Picture):
+        if isinstance(message, ImageResult):
             worker.held.remove(message.job)
             self._deaths[place] = 0
             yield message
@@ -120,7 +136,7 @@ class Workers:
         with contextlib.suppress(OSError):  # it has died: the next `recv` says so
             worker.pipe.send(job)
 
-    def _next(self, worker: _Worker, source: JobSource) -> Job | None:
+    def _next(self, worker: _Worker, source: JobQueue) -> Job | None:
         """Return what a worker shall draw next. An image that was in flight at a death is drawn alone, elsewhere if possible."""
         if any(self._tries[job] for job in worker.held):
             return None
@@ -133,7 +149,7 @@ class Workers:
     def _only(self, device: str) -> bool:
         return all(worker.device == device for worker in self._workers.values())
 
-    def _bury(self, place: int) -> Iterator[Picture]:
+    def _bury(self, place: int) -> Iterator[ImageResult]:
         worker = self._workers.pop(place)
         worker.process.join(_FAREWELL_S)
         worker.process.kill()
@@ -147,7 +163,7 @@ class Workers:
                 self._again.append((job, worker.device))
             else:
                 self._deaths[place] = 0  # the cause is found
-                yield Picture(job, None, error=_failure(reason))
+                yield ImageResult(job, None, error=_failure(reason))
         self._mourn(place, worker, reason)
 
     def _mourn(self, place: int, worker: _Worker, reason: str) -> None:
@@ -156,23 +172,32 @@ class Workers:
             raise worker.broken.error
         report = f"\n{worker.broken.report.rstrip()}" if worker.broken else ""
         if self._deaths[place] < _LIVES:
-            self._tell(f"worker {place} ({worker.device}) {reason}; its images are drawn again{report}")
+            self._tell(
+                f"worker {place} ({worker.device}) {reason}; its images are drawn again{report}"
+            )
             self._start(place)
             return
-        self._tell(f"worker {place} ({worker.device}) {reason} {_LIVES} times in a row; it is not replaced{report}")
+        self._tell(
+            f"worker {place} ({worker.device}) {reason} {_LIVES} times in a row; it is not replaced{report}"
+        )
         if not self._workers:
-            raise DeviceError("all workers have died", "the lines above say how; `sjdvp doctor` may know why")
+            raise DeviceError(
+                "all workers have died", "the lines above say how; `sjdvp doctor` may know why"
+            )
 
 
 @contextlib.contextmanager
 def open_workers(
-    config: RunConfig, devices: Sequence[str], open_painter: OpenPainter, tell: Callable[[str], None]
+    config: RunConfig,
+    devices: Sequence[str],
+    open_generator: OpenGenerator,
+    tell: Callable[[str], None],
 ) -> Iterator[Workers]:
     """Start a worker on each device for as long as the context lasts; `tell` hears what people should know of them.
 
-    `open_painter` opens the painter in each worker's process: a function that can be imported there.
+    `open_generator` opens the generator in each worker's process: a function that can be imported there.
     """
-    workers = Workers(config, devices, open_painter, tell)
+    workers = Workers(config, devices, open_generator, tell)
     try:
         workers.start()
         yield workers

@@ -1,4 +1,4 @@
-"""What runs in a worker process: a painter of its own, fed through a pipe. It writes no file, and ends with its parent."""
+"""What runs in a worker process: a generator of its own, fed through a pipe. It writes no file, and ends with its parent."""
 
 import contextlib
 import multiprocessing
@@ -14,15 +14,15 @@ from multiprocessing.connection import Connection
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import SjdvpError
-from sjdvp.jobs import Job, Painter
+from sjdvp.jobs import ImageGenerator, Job
 from sjdvp.runs.signals import STOPPING
 
-OpenPainter = Callable[[RunConfig], AbstractContextManager[Painter]]
+OpenGenerator = Callable[[RunConfig], AbstractContextManager[ImageGenerator]]
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A worker asks for a job; the answer is a Job or None, see `sjdvp.jobs.JobSource`."""
+    """A worker asks for a job; the answer is a Job or None, see `sjdvp.jobs.JobQueue`."""
 
     wait: bool
 
@@ -49,27 +49,33 @@ class PipeSource:
 
 
 def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> None:
-    """Draw what the parent gives until it gives no more; messages to it are Take, Picture and, once, Broken.
+    """Draw what the parent gives until it gives no more; messages to it are Take, ImageResult and, once, Broken.
 
-    `pickled` is an OpenPainter, still pickled so that its modules, which may be large, are imported under the watch set up here.
+    `pickled` is an OpenGenerator, still pickled so that its modules, which may be large, are imported under the watch set up here.
     """
     for signum in STOPPING:
-        signal.signal(signum, signal.SIG_IGN)  # a terminal or scheduler sends them to all processes; the parent decides
+        signal.signal(
+            signum, signal.SIG_IGN
+        )  # a terminal or scheduler sends them to all processes; the parent decides
     with contextlib.suppress(OSError):  # where there is no stderr
         os.dup2(2, 1)  # stdout is the parent's, for data: no library may print there
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the parent has fetched what there is; set before any module reads it
+    os.environ["HF_HUB_OFFLINE"] = (
+        "1"  # the parent has fetched what there is; set before any module reads it
+    )
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        open_painter: OpenPainter = pickle.loads(pickled)
-        with open_painter(config) as painter:
-            for picture in painter.paint(PipeSource(pipe)):
-                pipe.send(picture)
+        open_generator: OpenGenerator = pickle.loads(pickled)
+        with open_generator(config) as generator:
+            for image in generator.generate(PipeSource(pipe)):
+                pipe.send(image)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent is gone
     except Exception as error:  # noqa: BLE001 (it is told by the parent, which owns the terminal)
         with contextlib.suppress(OSError):
-            pipe.send(Broken(error if isinstance(error, SjdvpError) else None, traceback.format_exc()))
+            pipe.send(
+                Broken(error if isinstance(error, SjdvpError) else None, traceback.format_exc())
+            )
 
 
 def _end_with_parent() -> None:

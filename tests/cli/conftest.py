@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from sjdvp.errors import StorageError
-from sjdvp.jobs import Picture
+from sjdvp.jobs import ImageResult
 from sjdvp_cli.app import run
-from tests.diagnose.stand_in import write_notes
+from tests.analysis.stand_in import write_notes
 
 STATS = {"nfe": 10, "image_tokens": 256, "drafted": 100, "accepted": 60, "latency_s": 0.1}
 
@@ -38,9 +38,9 @@ def sjdvp(capsys, monkeypatch, tmp_path) -> Callable[..., Result]:
 
 
 class StandIn:
-    """Paints the seed's colour; a prompt that says `fail` fails, `full` finds the disk full, `ctrl-c` is one."""
+    """Generates the seed's colour; a prompt that says `fail` fails, `full` finds the disk full, `ctrl-c` is one."""
 
-    def paint(self, source):
+    def generate(self, source):
         import numpy as np
 
         while (job := source.take(wait=True)) is not None:
@@ -50,27 +50,35 @@ class StandIn:
                 os.kill(os.getpid(), signal.SIGINT)
                 continue
             if "fail" in job.prompt:
-                yield Picture(job, None, dict.fromkeys(STATS), {"type": "ImageError", "message": "not finite", "hint": ""})
+                yield ImageResult(
+                    job,
+                    None,
+                    dict.fromkeys(STATS),
+                    {"type": "ImageError", "message": "not finite", "hint": ""},
+                )
             else:
-                yield Picture(job, np.full((8, 8, 3), job.seed % 256, np.uint8), dict(STATS))
+                yield ImageResult(job, np.full((8, 8, 3), job.seed % 256, np.uint8), dict(STATS))
 
 
 @pytest.fixture
-def painter(monkeypatch):
+def generator(monkeypatch):
     """Put the stand-in where the engine would be; gives the configurations it was opened with."""
     opened = []
 
-    def open_painter(config):
+    def open_generator(config):
         opened.append(config)
         return nullcontext(StandIn())
 
-    monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+    monkeypatch.setattr("sjdvp_cli.generate.open_generator", open_generator)
 
     def open_watched(configs, notes):
         for path in notes:
             write_notes(path)
         return nullcontext([StandIn() for _ in configs])
 
-    monkeypatch.setattr("sjdvp_cli.compare.open_painters", lambda configs: nullcontext([StandIn() for _ in configs]))
-    monkeypatch.setattr("sjdvp_cli.diagnose.open_watched", open_watched)
+    monkeypatch.setattr(
+        "sjdvp_cli.compare.open_generators",
+        lambda configs: nullcontext([StandIn() for _ in configs]),
+    )
+    monkeypatch.setattr("sjdvp_cli.analyze.open_watched", open_watched)
     return opened

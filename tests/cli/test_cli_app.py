@@ -19,7 +19,13 @@ HEAVY = {"torch", "transformers", "numpy", "PIL", "scipy"}
 
 
 def process(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sjdvp_cli", *arguments], capture_output=True, text=True, check=False, **options)
+    return subprocess.run(
+        [sys.executable, "-m", "sjdvp_cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("name", ["sjdvp", *COMMANDS])
@@ -47,23 +53,87 @@ def test_version(sjdvp):
         (["generate", "--negative_prompt", "x"], "there is no --negative-prompt", "--cfg-scale"),
         (["generate", "--lora", "x"], "there is no --lora", "merge it into the weights"),
         (["generate", "--prompts", "x"], "missing option '--out' / '-o'", "sjdvp generate --help"),
-        (["generate", "-o", "x"], "prompts come from either --prompts or --prompt", "--prompts prompts.txt"),
-        (["generate", "-o", "x", "--prompts", "x", "--prompt", "x"], "prompts come from either", ""),
-        (["generate", "-o", "x", "--prompt", "x", "--size", "3y"], "--size must be N or WxH", "--size 512"),
-        (["generate", "-o", "x", "--prompt", "x", "--gpus", "0,x"], "--gpus must be all, a number of GPUs", "--gpus 0,2"),
-        (["generate", "-o", "x", "--prompt", "x", "--gpus", "1,1"], "--gpus 1,1 names no GPU, or one twice", "--gpus 0,2"),
-        (["generate", "-o", "x", "--prompt", "x", "--gpus", "2", "--workers", "2"], "how many processes", "give one of them"),
-        (["generate", "-o", "x", "--prompt", "x", "--decoder", "sdj"], "unknown decoder 'sdj'", "did you mean 'sjd'?"),
-        (["generate", "-o", "x", "--prompt", "x", "--window", "many"], "decoder.window must be a whole number", ""),
-        (["generate", "-o", "x", "--prompt", "x", "--set", "window=3"], "unknown key window", "did you mean decoder.window?"),
-        (["generate", "-o", "x", "--prompt", "x", "--set", "window"], "--set must be KEY=VALUE", ""),
-        (["generate", "-o", "x", "--prompt", "x", "--cfg", "3", "--set", "sampling.cfg_scale=4"], "given twice", ""),
-        (["generate", "-o", "x", "--prompt", "x", "--shard", "2/2"], "shard 2/2 does not exist", ""),
-        (["generate", "-o", "x", "--prompt", "x", "--progress", "fancy"], "'fancy' is not one of 'auto', 'bar'", ""),
+        (
+            ["generate", "-o", "x"],
+            "prompts come from either --prompts or --prompt",
+            "--prompts prompts.txt",
+        ),
+        (
+            ["generate", "-o", "x", "--prompts", "x", "--prompt", "x"],
+            "prompts come from either",
+            "",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--size", "3y"],
+            "--size must be N or WxH",
+            "--size 512",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--gpus", "0,x"],
+            "--gpus must be all, a number of GPUs",
+            "--gpus 0,2",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--gpus", "1,1"],
+            "--gpus 1,1 names no GPU, or one twice",
+            "--gpus 0,2",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--gpus", "2", "--workers", "2"],
+            "how many processes",
+            "give one of them",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--decoder", "sdj"],
+            "unknown decoder 'sdj'",
+            "did you mean 'sjd'?",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--window", "many"],
+            "decoder.window must be a whole number",
+            "",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--set", "window=3"],
+            "unknown key window",
+            "did you mean decoder.window?",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--set", "window"],
+            "--set must be KEY=VALUE",
+            "",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--cfg", "3", "--set", "sampling.cfg_scale=4"],
+            "given twice",
+            "",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--shard", "2/2"],
+            "shard 2/2 does not exist",
+            "",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--progress", "fancy"],
+            "'fancy' is not one of 'auto', 'bar'",
+            "",
+        ),
         (["generate", "-o", "x", "--prompt", "x", "--log", "-", "-0"], "both want stdout", ""),
-        (["generate", "-o", "x", "--prompt", "x", "--limit", "x"], "'--limit': it must be a whole number", ""),
-        (["generate", "-o", "x", "--prompt", "x", "--limit", "-1"], "'--limit': it must be 0 or more", ""),
-        (["export", "x"], "missing option '--layout': one of geneval, t2i-compbench", "sjdvp export --help"),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--limit", "x"],
+            "'--limit': it must be a whole number",
+            "",
+        ),
+        (
+            ["generate", "-o", "x", "--prompt", "x", "--limit", "-1"],
+            "'--limit': it must be 0 or more",
+            "",
+        ),
+        (
+            ["export", "x"],
+            "missing option '--layout': one of geneval, t2i-compbench",
+            "sjdvp export --help",
+        ),
         (["profiles", "show", "emojy"], "unknown profile 'emojy'", "did you mean emoji?"),
         (["prompts", "--formt", "txt", "x"], "no such option: --formt", "--format"),
         (["genrate"], "no such command 'genrate'. Did you mean 'generate'?", "sjdvp --help"),
@@ -100,9 +170,11 @@ def test_mistakes_are_one_line_and_advice(sjdvp, arguments, message, hint):
     ],
 )
 def test_light_commands_import_nothing_heavy(arguments):
-    """The plan of a run may know what a picture is, and no more."""
+    """The plan of a run may know what a image is, and no more."""
     code = f"import sys; from sjdvp_cli.app import run; run({arguments.split()!r}); print(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     loaded = set(done.stdout.split("\n"))
     assert "sjdvp_cli.app" in loaded
     assert not loaded & (HEAVY if "-o" not in arguments else HEAVY - {"numpy", "PIL"})
@@ -151,26 +223,46 @@ def test_no_color(environ, coloured, monkeypatch, capsys):
     assert ("\x1b[31m" in terminal.getvalue()) is coloured
 
 
-def test_a_path_may_start_at_home(sjdvp, tmp_path, monkeypatch, painter):
+def test_a_path_may_start_at_home(sjdvp, tmp_path, monkeypatch, generator):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.txt").write_text("a cat\n")
     (tmp_path / "p.yaml").write_text("run: {seed: 7}\n")
-    assert sjdvp("generate", "--prompts", "~/p.txt", "-o", "~/out", "--log", "~/log", "-p", "~/p.yaml").code == 0
+    assert (
+        sjdvp(
+            "generate", "--prompts", "~/p.txt", "-o", "~/out", "--log", "~/log", "-p", "~/p.yaml"
+        ).code
+        == 0
+    )
     assert sjdvp("check", "~/out").code == 0
     assert sjdvp("report", "~/out", "-o", "~/page.html").code == 0
     assert {path.name for path in tmp_path.iterdir()} >= {"out", "log", "page.html"}
     assert not (tmp_path / "~").exists()
-    assert sjdvp("generate", "--prompt", "~/x", "-o", "~/other", "--log", "-").out.count('"prompt": "~/x"') == 1
+    assert (
+        sjdvp("generate", "--prompt", "~/x", "-o", "~/other", "--log", "-").out.count(
+            '"prompt": "~/x"'
+        )
+        == 1
+    )
 
 
 def test_names_with_underscores_and_aliases_are_the_same_flags(sjdvp):
-    lines = {sjdvp("profiles", "show", flag, "3").out for flag in ("--cfg-scale", "--cfg_scale", "--guidance_scale", "--cfg")}
+    lines = {
+        sjdvp("profiles", "show", flag, "3").out
+        for flag in ("--cfg-scale", "--cfg_scale", "--guidance_scale", "--cfg")
+    }
     assert len(lines) == 1
     assert "sampling.cfg_scale\t3.0\tflag\n" in lines.pop()
 
 
-@pytest.mark.parametrize("line", [["check", ""], ["generate", "--prompt", "x", "-o", ""], ["generate", "--prompt", "x", "--out="]])
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["check", ""],
+        ["generate", "--prompt", "x", "-o", ""],
+        ["generate", "--prompt", "x", "--out="],
+    ],
+)
 def test_an_empty_argument_is_no_folder(sjdvp, tmp_path, monkeypatch, line):
     monkeypatch.chdir(tmp_path)
     result = sjdvp(*line)

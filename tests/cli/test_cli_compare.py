@@ -14,7 +14,7 @@ from sjdvp_cli.report import show_lines
 from tests.cli.test_cli_live import Terminal
 from tests.report.synthetic import make_run
 
-pytestmark = pytest.mark.usefixtures("painter")
+pytestmark = pytest.mark.usefixtures("generator")
 
 
 @pytest.fixture
@@ -27,14 +27,46 @@ def last(text):
 
 
 def test_a_comparison_leaves_folders_and_a_report(sjdvp, out):
-    result = sjdvp("compare", "--decoders", "ar,sjd", "--prompt", "a cat", "--prompt", "a dog", "-o", out, "--json", "--seed", 1)
+    result = sjdvp(
+        "compare",
+        "--decoders",
+        "ar,sjd",
+        "--prompt",
+        "a cat",
+        "--prompt",
+        "a dog",
+        "-o",
+        out,
+        "--json",
+        "--seed",
+        1,
+    )
     assert result.code == 0
     table = json.loads(result.out)
     assert [line["decoder"] for line in table["decoders"]] == ["ar", "sjd"]
     assert table["prompts"] == 2
     assert "sjdvp: 4/4 ok" in result.err
-    assert {path.name for path in out.iterdir()} == {"ar", "sjd", "report.html", "report.md", "report.csv"}
-    again = sjdvp("compare", "--decoders", "ar,sjd", "--prompt", "a cat", "--prompt", "a dog", "-o", out, "--json", "--seed", 1)
+    assert {path.name for path in out.iterdir()} == {
+        "ar",
+        "sjd",
+        "report.html",
+        "report.md",
+        "report.csv",
+    }
+    again = sjdvp(
+        "compare",
+        "--decoders",
+        "ar,sjd",
+        "--prompt",
+        "a cat",
+        "--prompt",
+        "a dog",
+        "-o",
+        out,
+        "--json",
+        "--seed",
+        1,
+    )
     assert json.loads(again.out) == table
 
 
@@ -42,8 +74,13 @@ def test_finished_folders(sjdvp, out, tmp_path):
     sjdvp("compare", "--decoders", "ar,sjd", "--prompt", "a cat", "-o", out, "--seed", 1)
     result = sjdvp("compare", out / "ar", out / "sjd")
     assert result.code == 0
-    assert [line.split("\t")[:2] for line in result.out.splitlines()] == [["ar", "lossless"], ["sjd", "lossless"]]
-    sjdvp("generate", "--decoder", "sjdvp", "--prompt", "a cat", "-o", tmp_path / "other", "--seed", 2)
+    assert [line.split("\t")[:2] for line in result.out.splitlines()] == [
+        ["ar", "lossless"],
+        ["sjd", "lossless"],
+    ]
+    sjdvp(
+        "generate", "--decoder", "sjdvp", "--prompt", "a cat", "-o", tmp_path / "other", "--seed", 2
+    )
     refused = sjdvp("compare", out / "ar", tmp_path / "other")
     assert refused.code == 2
     assert "these runs differ in more than the decoder" in refused.err
@@ -59,18 +96,28 @@ def test_prompts_from_stdin(sjdvp, out, monkeypatch):
 def test_a_run_folder_takes_no_comparison(sjdvp, out):
     sjdvp("generate", "--prompt", "a cat", "-o", out)
     result = sjdvp("compare", "--decoders", "ar,sjd", "--prompt", "a cat", "-o", out)
-    assert (result.code, "is a run folder itself" in result.err, (out / "ar").exists()) == (2, True, False)
+    assert (result.code, "is a run folder itself" in result.err, (out / "ar").exists()) == (
+        2,
+        True,
+        False,
+    )
 
 
 def test_a_failed_image_is_exit_1(sjdvp, out):
-    result = sjdvp("compare", "--decoders", "ar,sjd", "--prompt", "fail", "--prompt", "a", "-o", out)
+    result = sjdvp(
+        "compare", "--decoders", "ar,sjd", "--prompt", "fail", "--prompt", "a", "-o", out
+    )
     assert result.code == 1
     assert "sjdvp: 2/4 ok, 2 failed; run the same command to resume" in result.err
 
 
 def test_a_sweep(sjdvp, out):
     sjdvp("compare", "--decoders", "ar,sjd", "--sweep", "window=8,16", "--prompt", "a", "-o", out)
-    assert {path.name for path in out.iterdir() if path.is_dir()} == {"ar", "sjd,window=8", "sjd,window=16"}
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {
+        "ar",
+        "sjd,window=8",
+        "sjd,window=16",
+    }
 
 
 def test_report(sjdvp, out, tmp_path):
@@ -93,38 +140,68 @@ def test_no_figure_of_the_table_is_broken(tmp_path, monkeypatch, columns):
     show_lines(lines)
     words = set(terminal.getvalue().split())
     for line in lines:
-        assert words >= {word for cell in figure_cells(line) + gain_cells(line) for word in cell.split()}
+        assert words >= {
+            word for cell in figure_cells(line) + gain_cells(line) for word in cell.split()
+        }
 
 
 @pytest.mark.parametrize("arguments", [["report"], ["export", "--layout", "flat", "--to", "full"]])
 def test_a_full_disk_is_no_run_to_resume(sjdvp, out, arguments, tmp_path, monkeypatch):
     def refuse(path, data):
-        raise StorageError("cannot write: No space left on device", "make room, then run the same command to resume")
+        raise StorageError(
+            "cannot write: No space left on device",
+            "make room, then run the same command to resume",
+        )
 
     monkeypatch.chdir(tmp_path)
     sjdvp("generate", "--prompt", "a cat", "-o", out)
     monkeypatch.setattr("sjdvp.report.write.write_atomic", refuse)
     monkeypatch.setattr("sjdvp.runs.export._link", refuse)
     result = sjdvp(*arguments, out)
-    assert (result.code, "No space left" in result.err, "elsewhere" in result.err) == (1, True, True)
+    assert (result.code, "No space left" in result.err, "elsewhere" in result.err) == (
+        1,
+        True,
+        True,
+    )
     assert "resume" not in result.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "--decoders", "ar"], "compare needs --decoders and --out, or finished run folders"),
-        (["compare", "--decoders", "ar", "-o", "x"], "prompts come from either --prompts or --prompt"),
-        (["compare", "--decoders", "ar, ar", "-o", "x", "--prompt", "a"], "--decoders ar, ar names ar twice"),
-        (["diagnose", "--decoders", "sjd,sjd", "-o", "x", "--prompt", "a"], "--decoders sjd,sjd names sjd twice"),
+        (
+            ["compare", "--decoders", "ar"],
+            "compare needs --decoders and --out, or finished run folders",
+        ),
+        (
+            ["compare", "--decoders", "ar", "-o", "x"],
+            "prompts come from either --prompts or --prompt",
+        ),
+        (
+            ["compare", "--decoders", "ar, ar", "-o", "x", "--prompt", "a"],
+            "--decoders ar, ar names ar twice",
+        ),
+        (
+            ["analyze", "--decoders", "sjd,sjd", "-o", "x", "--prompt", "a"],
+            "--decoders sjd,sjd names sjd twice",
+        ),
         (["compare", "--decoders", "ar,sdj", "-o", "x", "--prompt", "a"], "unknown decoder 'sdj'"),
         (
             ["compare", "--decoders", "ar", "--decoder", "sjd", "-o", "x", "--prompt", "a"],
             "--decoder sjd: a comparison has several",
         ),
-        (["compare", "--decoders", "ar", "--sweep", "window", "-o", "x", "--prompt", "a"], "--sweep must be KEY=VALUE,VALUE"),
-        (["compare", "--decoders", "ar", "--sweep", "windw=3", "-o", "x", "--prompt", "a"], "unknown key decoder.windw"),
-        (["compare", "--decoders", "ar", "--batch-size", "auto", "-o", "x", "--prompt", "a"], "needs a batch size of its own"),
+        (
+            ["compare", "--decoders", "ar", "--sweep", "window", "-o", "x", "--prompt", "a"],
+            "--sweep must be KEY=VALUE,VALUE",
+        ),
+        (
+            ["compare", "--decoders", "ar", "--sweep", "windw=3", "-o", "x", "--prompt", "a"],
+            "unknown key decoder.windw",
+        ),
+        (
+            ["compare", "--decoders", "ar", "--batch-size", "auto", "-o", "x", "--prompt", "a"],
+            "needs a batch size of its own",
+        ),
         (["compare", "one", "--decoders", "ar"], "finished folders are compared as they are"),
         (["report", "absent"], "absent is no run folder"),
         (["report", "x", "-o", "page.pdf"], "--out page.pdf: the page is a .html file"),

@@ -43,7 +43,7 @@ def good(tmp_path_factory) -> Iterator[Path]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
-        patch.setattr("sjdvp_cli.generate.open_painter", lambda config: nullcontext(StandIn()))
+        patch.setattr("sjdvp_cli.generate.open_generator", lambda config: nullcontext(StandIn()))
         for _ in range(2):
             assert generate(folder, folder / "out")[0] == 1
         yield folder
@@ -63,7 +63,13 @@ def commands(folder: Path, out: Path) -> Iterator[tuple[int, str]]:
 
 def places(value: Any, above: Path_ = ()) -> Iterator[Path_]:
     """Every place in a JSON value, but the whole of it."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, one in inside:
         yield (*above, key)
         yield from places(one, (*above, key))
@@ -90,10 +96,20 @@ SCALARS = (
     | st.text(max_size=5)
     | st.sampled_from(["0", "5", "\ud800", "../x.png", "images/000000_00.png", "ok", "\x1b[2J"])
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+)
 
 
-@given(st.data(), st.sampled_from(FILES), st.sampled_from(["replace", "replace", "delete", "add"]), VALUES)
+@given(
+    st.data(),
+    st.sampled_from(FILES),
+    st.sampled_from(["replace", "replace", "delete", "add"]),
+    VALUES,
+)
 @settings(deadline=None, max_examples=60)
 def test_no_edit_of_a_value_gives_a_traceback(good, data, name, action, new):
     with tempfile.TemporaryDirectory() as temporary:
@@ -118,17 +134,53 @@ def test_no_edit_of_a_value_gives_a_traceback(good, data, name, action, new):
         (LOG, 1, ("sample",), True, "sample must be a whole number, 0 or more, found true"),
         (LOG, 1, ("status",), "done", 'status must be ok or failed, found "done"'),
         (LOG, 3, ("error",), "none", 'error must be an object, found "none"'),
-        (LOG, 1, ("file",), "../secret.png", "file names '../secret.png', which is no picture of this folder"),
+        (
+            LOG,
+            1,
+            ("file",),
+            "../secret.png",
+            "file names '../secret.png', which is no image of this folder",
+        ),
         (PROMPTS, 1, ("index",), "0", 'index must be a whole number, 0 or more, found "0"'),
         (PROMPTS, 2, ("index",), 2, "index must be 1, found 2"),
         (PROMPTS, 2, ("extra",), [], "extra must be an object, found []"),
-        (PROMPTS, 3, ("mine",), 1, "there is no key 'mine' in such a row; known keys: index, id, prompt, digest, extra"),
+        (
+            PROMPTS,
+            3,
+            ("mine",),
+            1,
+            "there is no key 'mine' in such a row; known keys: index, id, prompt, digest, extra",
+        ),
         (PROMPTS, 1, ("prompt",), "\ud800", "half of a surrogate pair: not valid text"),
         ("run.json", None, ("seed",), "5", 'seed must be a whole number, 0 or more, found "5"'),
-        ("run.json", None, ("pixel_settings",), [], "an object that holds pixel_settings.model.backbone is due, found []"),
-        ("run.json", None, ("pixel_settings", "decoder"), None, "pixel_settings.decoder.preset is due, found null"),
-        ("run.json", None, ("wanted", 0, "limit"), "5", 'limit must be a whole number, 0 or more, found "5"'),
-        ("run.json", None, ("wanted", 0, "indices"), [[1]], "indices must be pairs of rows, found [1]"),
+        (
+            "run.json",
+            None,
+            ("pixel_settings",),
+            [],
+            "an object that holds pixel_settings.model.backbone is due, found []",
+        ),
+        (
+            "run.json",
+            None,
+            ("pixel_settings", "decoder"),
+            None,
+            "pixel_settings.decoder.preset is due, found null",
+        ),
+        (
+            "run.json",
+            None,
+            ("wanted", 0, "limit"),
+            "5",
+            'limit must be a whole number, 0 or more, found "5"',
+        ),
+        (
+            "run.json",
+            None,
+            ("wanted", 0, "indices"),
+            [[1]],
+            "indices must be pairs of rows, found [1]",
+        ),
         ("run.json", None, ("wanted",), [], "wanted must name what was asked for, found []"),
         ("run.json", None, ("revision",), 3, "revision must be text, found 3"),
     ],
@@ -146,7 +198,9 @@ def test_the_file_the_line_and_the_value_are_named(good, tmp_path, name, line, p
         assert code == 2
         assert said.startswith("sjdvp: error: " + where)
         assert words in said.partition("\n")[0]
-        assert re.search(r"\n  put back what stood there, or (use another --out|delete that line)\n", said)
+        assert re.search(
+            r"\n  put back what stood there, or (use another --out|delete that line)\n", said
+        )
 
 
 def test_a_key_that_is_gone_is_named(good, tmp_path):
@@ -156,4 +210,7 @@ def test_a_key_that_is_gone_is_named(good, tmp_path):
         row = json.loads(lines[0])
         del row[key]
         (out / name).write_text("\n".join([json.dumps(row), *lines[1:]]) + "\n")
-        assert {(code, f"{name}: line 1: there is no {key}\n" in said) for code, said in commands(good, out)} == {(2, True)}
+        assert {
+            (code, f"{name}: line 1: there is no {key}\n" in said)
+            for code, said in commands(good, out)
+        } == {(2, True)}

@@ -8,7 +8,7 @@ import pytest
 
 from sjdvp.errors import WeightsError
 
-pytestmark = pytest.mark.usefixtures("painter")
+pytestmark = pytest.mark.usefixtures("generator")
 
 
 @pytest.fixture
@@ -27,37 +27,81 @@ def last(text):
     return text.rstrip("\n").rsplit("\n", 1)[-1]
 
 
-def test_a_run_and_its_second_run(sjdvp, prompts, out, painter):
+def test_a_run_and_its_second_run(sjdvp, prompts, out, generator):
     result = sjdvp("generate", "--prompts", prompts, "-o", out)
     assert (result.code, result.out) == (0, "")
     assert last(result.err) == "sjdvp: 3/3 ok"
-    assert sorted(file.name for file in (out / "images").iterdir()) == ["000000.png", "000001.png", "000002.png"]
+    assert sorted(file.name for file in (out / "images").iterdir()) == [
+        "000000.png",
+        "000001.png",
+        "000002.png",
+    ]
     result = sjdvp("generate", "--prompts", prompts, "-o", out)
-    assert (result.code, last(result.err), len(painter)) == (0, "sjdvp: 3/3 ok", 1)
+    assert (result.code, last(result.err), len(generator)) == (0, "sjdvp: 3/3 ok", 1)
 
 
 def test_json_is_the_last_line_of_stdout(sjdvp, out):
-    result = sjdvp("generate", "--prompt", "a cat", "--prompt", "fail", "-n", "2", "-o", out, "--json", "--log", "-", "-q")
+    result = sjdvp(
+        "generate",
+        "--prompt",
+        "a cat",
+        "--prompt",
+        "fail",
+        "-n",
+        "2",
+        "-o",
+        out,
+        "--json",
+        "--log",
+        "-",
+        "-q",
+    )
     *rows, summary = map(json.loads, result.out.splitlines())
     assert result.code == 1
     assert [row["status"] for row in rows] == ["ok", "ok", "failed", "failed"]
-    keys = ["requested", "ok", "failed", "skipped", "wall_s", "images_per_s", "nfe_mean", "accept_rate"]
+    keys = [
+        "requested",
+        "ok",
+        "failed",
+        "skipped",
+        "wall_s",
+        "images_per_s",
+        "nfe_mean",
+        "accept_rate",
+    ]
     assert list(summary) == keys
-    assert (summary["requested"], summary["ok"], summary["failed"], summary["accept_rate"]) == (4, 2, 2, 0.6)
+    assert (summary["requested"], summary["ok"], summary["failed"], summary["accept_rate"]) == (
+        4,
+        2,
+        2,
+        0.6,
+    )
     assert last(result.err) == "sjdvp: 2/4 ok, 2 failed; run the same command to resume"
 
 
 def test_paths(sjdvp, prompts, out):
     paths = [str(out / "images" / f"00000{i}.png") for i in range(3)]
-    assert sjdvp("generate", "--prompts", prompts, "-o", out, "--print", "paths").out.splitlines() == paths
-    assert sjdvp("generate", "--prompts", prompts, "-o", out, "-0", "--overwrite").out.split("\0") == [*paths, ""]
+    assert (
+        sjdvp("generate", "--prompts", prompts, "-o", out, "--print", "paths").out.splitlines()
+        == paths
+    )
+    assert sjdvp("generate", "--prompts", prompts, "-o", out, "-0", "--overwrite").out.split(
+        "\0"
+    ) == [*paths, ""]
 
 
 def test_log_file_is_appended_to(sjdvp, prompts, out, tmp_path):
     log = tmp_path / "rows.jsonl"
     for seed in (1, 2):
         sjdvp("generate", "--prompts", prompts, "-o", out / str(seed), "--log", log, "--seed", seed)
-    assert [json.loads(line)["index"] for line in log.read_text().splitlines()] == [0, 1, 2, 0, 1, 2]
+    assert [json.loads(line)["index"] for line in log.read_text().splitlines()] == [
+        0,
+        1,
+        2,
+        0,
+        1,
+        2,
+    ]
     result = sjdvp("generate", "--prompts", prompts, "-o", out, "--log", tmp_path / "no" / "folder")
     assert (result.code, "No such file" in result.err) == (2, True)
 
@@ -83,7 +127,9 @@ def test_prompts_command_reads_stdin(sjdvp, monkeypatch):
 
 
 def test_what_stopped_a_run_is_said_before_that_it_stopped(sjdvp, out):
-    result = sjdvp("generate", "--prompt", "fail", "--prompt", "a cat", "--fail-fast", "-q", "-o", out)
+    result = sjdvp(
+        "generate", "--prompt", "fail", "--prompt", "a cat", "--fail-fast", "-q", "-o", out
+    )
     failed, stopped, end = result.err.splitlines()[-3:]
     assert failed.startswith("sjdvp: failed: image 0, fail: ImageError")
     assert stopped == "sjdvp: warning: stopped: 1 failed images, 0 allowed"
@@ -91,37 +137,74 @@ def test_what_stopped_a_run_is_said_before_that_it_stopped(sjdvp, out):
 
 
 def test_failures_that_are_not_tried_again(sjdvp, out):
-    result = sjdvp("generate", "--prompt", "fail", "--prompt", "a cat", "--no-retry-failed", "-o", out)
+    result = sjdvp(
+        "generate", "--prompt", "fail", "--prompt", "a cat", "--no-retry-failed", "-o", out
+    )
     assert (result.code, last(result.err)) == (1, "sjdvp: 1/2 ok, 1 failed")
 
 
-def test_settings_reach_the_engine(sjdvp, out, painter):
-    sjdvp("generate", "--prompt", "x", "-o", out, "--decoder", "sjdvp", "--window", "8", "--cfg_scale", "2", "--no-metadata")
-    config = painter[0]
-    assert (config.decoder.preset, config.decoder.window, config.sampling.cfg_scale) == ("sjdvp", 8, 2.0)
+def test_settings_reach_the_engine(sjdvp, out, generator):
+    sjdvp(
+        "generate",
+        "--prompt",
+        "x",
+        "-o",
+        out,
+        "--decoder",
+        "sjdvp",
+        "--window",
+        "8",
+        "--cfg_scale",
+        "2",
+        "--no-metadata",
+    )
+    config = generator[0]
+    assert (config.decoder.preset, config.decoder.window, config.sampling.cfg_scale) == (
+        "sjdvp",
+        8,
+        2.0,
+    )
     assert config.run.metadata is False
 
 
-def test_dry_run_shows_the_plan_and_writes_nothing(sjdvp, prompts, out, painter):
-    arguments = ("generate", "--prompts", prompts, "-o", out, "--dry-run", "--shard", "1/2", "-n", "2")
+def test_dry_run_shows_the_plan_and_writes_nothing(sjdvp, prompts, out, generator):
+    arguments = (
+        "generate",
+        "--prompts",
+        prompts,
+        "-o",
+        out,
+        "--dry-run",
+        "--shard",
+        "1/2",
+        "-n",
+        "2",
+    )
     plan = dict(line.split("\t") for line in sjdvp(*arguments).out.splitlines())
     assert plan["images"] == "2, 0 of them done"
-    assert plan["files"].startswith(f"{out / 'images' / '000001_00.png'}, {out / 'images' / '000001_01.png'}")
+    assert plan["files"].startswith(
+        f"{out / 'images' / '000001_00.png'}, {out / 'images' / '000001_01.png'}"
+    )
     assert plan["decoder"] == "best, window 16, lossless"
     plan = json.loads(sjdvp(*arguments, "--json").out)
-    assert (plan["requested"], plan["files"]) == (2, ["images/000001_00.png", "images/000001_01.png"])
+    assert (plan["requested"], plan["files"]) == (
+        2,
+        ["images/000001_00.png", "images/000001_01.png"],
+    )
     assert not out.exists()
-    assert painter == []
+    assert generator == []
 
 
 def test_weights_that_are_missing_end_with_2(sjdvp, prompts, out, monkeypatch):
-    def open_painter(config):
+    def open_generator(config):
         raise WeightsError("no weights here", "fetch them")
 
-    monkeypatch.setattr("sjdvp_cli.generate.open_painter", open_painter)
+    monkeypatch.setattr("sjdvp_cli.generate.open_generator", open_generator)
     result = sjdvp("generate", "--prompts", prompts, "-o", out)
     assert result.code == 2
-    assert result.err.endswith("sjdvp: error: no weights here\n  fetch them\n")  # the same command would not help
+    assert result.err.endswith(
+        "sjdvp: error: no weights here\n  fetch them\n"
+    )  # the same command would not help
 
 
 def test_a_full_disk_ends_with_1(sjdvp, out):
@@ -155,20 +238,20 @@ def test_prompt_file_with_problems_ends_with_2(sjdvp, tmp_path, out):
 
 def test_check_show_and_export(sjdvp, prompts, out, tmp_path):
     sjdvp("generate", "--prompts", prompts, "-o", out)
-    picture = out / "images" / "000001.png"
+    image = out / "images" / "000001.png"
     assert (sjdvp("check", out).code, sjdvp("check", out).err) == (0, "sjdvp: 3/3 ok\n")
-    assert "prompt\ta dog\n" in sjdvp("show", picture).out
-    assert json.loads(sjdvp("show", picture, "--json").out)["prompt"] == "a dog"
+    assert "prompt\ta dog\n" in sjdvp("show", image).out
+    assert json.loads(sjdvp("show", image, "--json").out)["prompt"] == "a dog"
     result = sjdvp("export", out, "--layout", "flat", "--to", tmp_path / "flat")
-    assert (result.code, result.err) == (0, f"sjdvp: 3 pictures in {tmp_path / 'flat'}\n")
-    picture.unlink()
+    assert (result.code, result.err) == (0, f"sjdvp: 3 images in {tmp_path / 'flat'}\n")
+    image.unlink()
     result = sjdvp("check", out)
     assert (result.code, result.err) == (1, "sjdvp: 2/3 ok, 1 missing\n")
     assert result.out.startswith("missing\timages/000001.png\t")
     assert json.loads(sjdvp("check", out, "--json").out)["expected"] == 3
 
 
-def test_show_of_a_picture_without_settings(sjdvp, prompts, out):
+def test_show_of_a_image_without_settings(sjdvp, prompts, out):
     sjdvp("generate", "--prompts", prompts, "-o", out, "--no-metadata")
     result = sjdvp("show", out / "images" / "000000.png")
     assert (result.code, "holds no settings" in result.err) == (2, True)
@@ -186,7 +269,7 @@ def test_doctor_without_weights(sjdvp, tmp_path):
     result = sjdvp("doctor", "--model", tmp_path, "--json")
     assert result.code == 2
     assert "no sjdvp.json" in json.loads(result.out)["ready"]
-    assert "unknown backbone" in sjdvp("doctor", "--set", "model.backbone=other").out
+    assert "unknown model" in sjdvp("doctor", "--set", "model.backbone=other").out
 
 
 def test_doctor_finds_weights_as_a_run_does(sjdvp, tmp_path):

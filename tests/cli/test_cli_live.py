@@ -21,9 +21,28 @@ def started(total, done=0):
 
 
 def image(index, status="ok", **more):
-    error = None if status == "ok" else {"type": "ImageError", "message": "the logits are not finite", "hint": "use fp32"}
-    figures = {"nfe": 40, "drafted": 300, "accepted": 150, "latency_s": 0.5, "file": f"images/{index:06d}.png"}
-    return ImageFinished({"index": index, "status": status, "prompt": "a\x1b[31m cat", "error": error, **figures, **more})
+    error = (
+        None
+        if status == "ok"
+        else {"type": "ImageError", "message": "the logits are not finite", "hint": "use fp32"}
+    )
+    figures = {
+        "nfe": 40,
+        "drafted": 300,
+        "accepted": 150,
+        "latency_s": 0.5,
+        "file": f"images/{index:06d}.png",
+    }
+    return ImageFinished(
+        {
+            "index": index,
+            "status": status,
+            "prompt": "a\x1b[31m cat",
+            "error": error,
+            **figures,
+            **more,
+        }
+    )
 
 
 @pytest.fixture
@@ -57,7 +76,10 @@ def test_plain_speaks_every_thirty_seconds(capsys, clock):
         for index in range(7):
             clock[0] += 10
             hear(image(index))
-    assert [line.split(",")[0] for line in lines(capsys)[1:]] == ["sjdvp: 3/10000", "sjdvp: 6/10000"]
+    assert [line.split(",")[0] for line in lines(capsys)[1:]] == [
+        "sjdvp: 3/10000",
+        "sjdvp: 6/10000",
+    ]
 
 
 def test_a_pipe_without_end_has_no_eta(capsys, clock):
@@ -70,7 +92,13 @@ def test_a_pipe_without_end_has_no_eta(capsys, clock):
 
 def test_quiet_keeps_warnings_and_failures(capsys):
     with watch("auto", quiet=True, verbose=False) as (_, hear):
-        for event in (started(2), Note("info", "hello"), Note("warning", "beware"), image(0), image(1, "failed")):
+        for event in (
+            started(2),
+            Note("info", "hello"),
+            Note("warning", "beware"),
+            image(0),
+            image(1, "failed"),
+        ):
             hear(event)
     assert lines(capsys) == [
         "sjdvp: warning: beware",
@@ -81,7 +109,7 @@ def test_quiet_keeps_warnings_and_failures(capsys):
 def test_verbose_has_a_line_for_each_image(capsys):
     with watch("none", quiet=False, verbose=True) as (_, hear):
         hear(image(3))
-    assert lines(capsys) == [r"sjdvp: images/000003.png  40 forwards, 0.50 s  a\x1b[31m cat"]
+    assert lines(capsys) == [r"sjdvp: images/000003.png  40 forward passes, 0.50 s  a\x1b[31m cat"]
 
 
 def test_bar_on_a_terminal(monkeypatch):
@@ -89,7 +117,13 @@ def test_bar_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with watch("auto", quiet=False, verbose=False) as (tally, hear):
-        for event in (started(3), Note("info", "a note [red]above[/red]"), image(0), image(1, "failed"), RunFinished({"ok": 1})):
+        for event in (
+            started(3),
+            Note("info", "a note [red]above[/red]"),
+            image(0),
+            image(1, "failed"),
+            RunFinished({"ok": 1}),
+        ):
             hear(event)
     shown = terminal.getvalue()
     assert "sjdvp: a note [red]above[/red]" in shown
@@ -119,7 +153,9 @@ def test_long_prompts_are_cut(capsys):
 def test_no_advice_to_resume_where_it_would_draw_nothing():
     summary = {"ok": 3, "skipped": 0, "failed": 1, "requested": 4}
     assert closing_line(summary, retry_failed=False) == "sjdvp: 3/4 ok, 1 failed"
-    assert closing_line({**summary, "requested": 5}, retry_failed=False).endswith("; run the same command to resume")
+    assert closing_line({**summary, "requested": 5}, retry_failed=False).endswith(
+        "; run the same command to resume"
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,4 +168,7 @@ def test_no_advice_to_resume_where_it_would_draw_nothing():
     ],
 )
 def test_last_line(ok, skipped, failed, requested, line):
-    assert closing_line({"ok": ok, "skipped": skipped, "failed": failed, "requested": requested}) == line
+    assert (
+        closing_line({"ok": ok, "skipped": skipped, "failed": failed, "requested": requested})
+        == line
+    )

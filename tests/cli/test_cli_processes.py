@@ -8,7 +8,9 @@ from sjdvp_cli import processes
 from sjdvp_cli.processes import Processes, parse_gpus
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("all", []), ("1", [0]), ("3", [0, 1, 2]), ("0,2", [0, 2]), ("2,", [2])])
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("all", []), ("1", [0]), ("3", [0, 1, 2]), ("0,2", [0, 2]), ("2,", [2])]
+)
 def test_gpus_are_counted_or_named(text, numbers):
     assert parse_gpus(text) == numbers
 
@@ -24,7 +26,11 @@ def test_devices_are_logical_whatever_the_environment_calls_them(monkeypatch):
     monkeypatch.setattr(processes, "_visible_gpus", lambda: 2)
     assert Processes(gpus="all").devices(RunConfig()) == ["cuda:0", "cuda:1"]
     assert Processes(gpus="1,").devices(RunConfig()) == ["cuda:1"]
-    assert Processes(workers=3).devices(RunConfig(run=RunSettings(device="cpu"))) == ["cpu", "cpu", "cpu"]
+    assert Processes(workers=3).devices(RunConfig(run=RunSettings(device="cpu"))) == [
+        "cpu",
+        "cpu",
+        "cpu",
+    ]
 
 
 def test_device_and_gpus_exclude_each_other():
@@ -36,10 +42,12 @@ def test_this_process_draws_when_none_are_asked_for():
     def open_one(config):
         raise AssertionError
 
-    assert Processes().painter(open_one, print) is open_one
+    assert Processes().generator(open_one, print) is open_one
 
 
 def test_a_shared_model_is_one_process(sjdvp, tmp_path):
-    result = sjdvp("generate", "--prompt", "a", "-o", tmp_path / "o", "--device-map", "auto", "--workers", "2")
+    result = sjdvp(
+        "generate", "--prompt", "a", "-o", tmp_path / "o", "--device-map", "auto", "--workers", "2"
+    )
     assert result.code == 2
     assert "--device-map auto is one process on all GPUs" in result.err

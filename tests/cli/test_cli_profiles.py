@@ -12,7 +12,12 @@ def test_list(sjdvp):
 
 def test_show_prints_every_value_with_its_origin(sjdvp, monkeypatch):
     monkeypatch.setenv("SJDVP_SAMPLING_TOP_K", "50")
-    rows = [line.split("\t") for line in sjdvp("profiles", "show", "emoji", "--decoder", "sjd", "--size", "32x64").out.splitlines()]
+    rows = [
+        line.split("\t")
+        for line in sjdvp(
+            "profiles", "show", "emoji", "--decoder", "sjd", "--size", "32x64"
+        ).out.splitlines()
+    ]
     shown = {key: (value, origin) for key, value, origin in rows}
     assert shown["sampling.top_k"] == ("50", "SJDVP_SAMPLING_TOP_K")
     assert shown["decoder.drafter"] == ("independent", "decoder sjd")
@@ -28,7 +33,9 @@ def test_show_json(sjdvp):
 
 def test_show_says_what_it_did_not_use(sjdvp):
     result = sjdvp("profiles", "show", "--decoder", "ar", "--window", "8")
-    assert result.err == "sjdvp: decoder ar means decoder.window 1: the 8 given by flag is not used\n"
+    assert (
+        result.err == "sjdvp: decoder ar means decoder.window 1: the 8 given by flag is not used\n"
+    )
 
 
 def test_check(sjdvp, tmp_path):
@@ -41,7 +48,12 @@ def test_check(sjdvp, tmp_path):
     assert "did you mean sampling.cfg_scale" in result.err.replace("\n", " ")
 
 
-BROKEN = {"twice": "run: {}\nrun: {}\n", "list": "- a\n", "bytes": b"\xff", "torn": "sampling: {cfg_scale\n"}
+BROKEN = {
+    "twice": "run: {}\nrun: {}\n",
+    "list": "- a\n",
+    "bytes": b"\xff",
+    "torn": "sampling: {cfg_scale\n",
+}
 
 
 @pytest.fixture

@@ -11,9 +11,13 @@ from sjdvp_cli import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHELL = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+SHELL = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
 COMMANDS = [shlex.split(line, comments=True) for line in SHELL if line.startswith("sjdvp ")]
-EMBEDDED = Path(library.__file__).parent / "backbones" / "emoji" / "model" / "sjdvp.json"
+EMBEDDED = Path(library.__file__).parent / "models" / "emoji" / "model" / "sjdvp.json"
 
 
 @pytest.fixture
@@ -23,12 +27,12 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_commands_run_in_order(sjdvp, painter, checkout):
+def test_commands_run_in_order(sjdvp, generator, checkout):
     for _, *arguments in COMMANDS:
         if arguments[0] not in ("doctor", "eval"):  # they look for weights
             result = sjdvp(*arguments)
             assert result.code == 0, (arguments, result.err)
-    assert len(painter) >= 3
+    assert len(generator) >= 3
 
 
 def test_every_command_is_shown():
@@ -37,7 +41,7 @@ def test_every_command_is_shown():
 
 @pytest.mark.skipif(not EMBEDDED.exists(), reason="the embedded model is not in this checkout")
 def test_main_line_draws_with_the_embedded_model(sjdvp, checkout):
-    """A few of its pictures: CI draws all of them by the line as it stands."""
+    """A few of its images: CI draws all of them by the line as it stands."""
     result = sjdvp(*COMMANDS[0][1:], "--limit", "4")
     assert (result.code, result.err.splitlines()[-1]) == (0, "sjdvp: 4/4 ok")
     assert sjdvp("check", "imgs").code == 0
@@ -59,7 +63,11 @@ def test_yaml_example_is_a_profile(sjdvp, tmp_path):
 
 def test_files_of_the_tree_exist():
     tree = README.split("## Code")[1].split("    profiles/")[1]
-    names = re.findall(r"(?:^    | {2,})(\w[\w/]*(?:\.py|/))(?= )", "    profiles/" + tree.split("\n\n")[0], re.MULTILINE)
+    names = re.findall(
+        r"(?:^    | {2,})(\w[\w/]*(?:\.py|/))(?= )",
+        "    profiles/" + tree.split("\n\n")[0],
+        re.MULTILINE,
+    )
     assert len(names) > 15
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "sjdvp" / name).exists(), name

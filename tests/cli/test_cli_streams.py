@@ -16,7 +16,7 @@ PROGRAM = """
 from contextlib import nullcontext
 import sjdvp_cli.app, sjdvp_cli.generate
 from tests.cli.conftest import StandIn
-sjdvp_cli.generate.open_painter = lambda config: nullcontext(StandIn())
+sjdvp_cli.generate.open_generator = lambda config: nullcontext(StandIn())
 sjdvp_cli.app.main()
 """
 
@@ -36,10 +36,20 @@ def shell(tmp_path):
     """Run `sjdvp` with some arguments and redirections of the shell."""
     environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
-    def call(arguments: str, redirected: str, environment: str = "plain") -> subprocess.CompletedProcess[str]:
-        command = ["sh", "-c", f'exec "$0" -c "$1" {arguments} {redirected}', sys.executable, PROGRAM]
+    def call(
+        arguments: str, redirected: str, environment: str = "plain"
+    ) -> subprocess.CompletedProcess[str]:
+        command = [
+            "sh",
+            "-c",
+            f'exec "$0" -c "$1" {arguments} {redirected}',
+            sys.executable,
+            PROGRAM,
+        ]
         env = environ | ENVIRONMENTS[environment]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT, env=env
+        )
 
     return call
 
@@ -49,7 +59,7 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-def pictures(out):
+def images(out):
     return sorted(file.name for file in (out / "images").iterdir())
 
 
@@ -57,19 +67,29 @@ WHOLE = ["000000.png", "000001.png", "000002.png"]
 DRAW = f"generate --prompts {PROMPTS} --limit 3 -o"
 
 
-@pytest.mark.parametrize("redirected", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full", ">&- 2>/dev/full"])
+@pytest.mark.parametrize(
+    "redirected", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full", ">&- 2>/dev/full"]
+)
 def test_generate_draws_though_a_stream_is_closed(shell, out, redirected):
     done = shell(f"{DRAW} {out} --json -v", redirected)
-    assert (done.returncode, pictures(out)) == (0, WHOLE)
+    assert (done.returncode, images(out)) == (0, WHOLE)
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("flags", ["--log -", "--json", "--print paths", "-0", "--log - --json", "--log /dev/full", "-q --json"])
+@pytest.mark.parametrize(
+    "flags",
+    ["--log -", "--json", "--print paths", "-0", "--log - --json", "--log /dev/full", "-q --json"],
+)
 def test_generate_draws_all_though_its_lines_find_no_room(shell, out, flags):
     done = shell(f"{DRAW} {out} {flags}", ">/dev/full" if "/dev/full" not in flags else "")
     what = "the copy of the log" if "/dev/full" in flags else "stdout"
-    assert (done.returncode, pictures(out)) == (1, WHOLE)
-    assert done.stderr.count(f"sjdvp: warning: {what} cannot be written ({FULL}); the run goes on, and ends with 1\n") == 1
+    assert (done.returncode, images(out)) == (1, WHOLE)
+    assert (
+        done.stderr.count(
+            f"sjdvp: warning: {what} cannot be written ({FULL}); the run goes on, and ends with 1\n"
+        )
+        == 1
+    )
     assert done.stderr.endswith("sjdvp: 3/3 ok\n")
     assert "Traceback" not in done.stderr
 
@@ -77,9 +97,9 @@ def test_generate_draws_all_though_its_lines_find_no_room(shell, out, flags):
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_however_python_was_started(shell, out, environment):
     done = shell(f"{DRAW} {out}", "2>/dev/full", environment)
-    assert (done.returncode, pictures(out)) == (0, WHOLE)
+    assert (done.returncode, images(out)) == (0, WHOLE)
     done = shell(f"{DRAW} {out}/again --json", ">/dev/full", environment)
-    assert (done.returncode, pictures(out / "again")) == (1, WHOLE)
+    assert (done.returncode, images(out / "again")) == (1, WHOLE)
     for arguments in ("--help", "profiles"):
         done = shell(arguments, ">/dev/full", environment)
         assert (done.returncode, done.stderr.count("\n")) == (1, 2)
@@ -96,7 +116,14 @@ def test_no_prompt_comes_from_a_closed_stdin(shell, out):
     assert "sjdvp: error: stdin: no prompt in it\n" in done.stderr
 
 
-ANSWERS = [f"prompts {PROMPTS}", f"prompts {PROMPTS} --json", "profiles", "profiles show --json", "profiles check", "--help"]
+ANSWERS = [
+    f"prompts {PROMPTS}",
+    f"prompts {PROMPTS} --json",
+    "profiles",
+    "profiles show --json",
+    "profiles check",
+    "--help",
+]
 ANSWERS += ["generate --help", "--version", f"generate --prompts {PROMPTS} -o nowhere --dry-run"]
 
 
@@ -111,7 +138,10 @@ def test_an_answer_nobody_wants_is_no_error(shell, arguments):
 def test_an_answer_that_finds_no_room_is_one_line(shell, arguments):
     done = shell(arguments, ">/dev/full")
     assert done.returncode == 1
-    assert f"sjdvp: error: stdout cannot be written: {FULL}\n  make room, or send it elsewhere\n" in done.stderr
+    assert (
+        f"sjdvp: error: stdout cannot be written: {FULL}\n  make room, or send it elsewhere\n"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
@@ -123,5 +153,5 @@ def test_mistakes_keep_their_exit_code_without_stderr(shell, redirected):
 
 def test_a_reader_that_goes_away_stops_no_run(shell, out):
     done = shell(f"{DRAW} {out} --print paths", "| head -1 >/dev/null")
-    assert pictures(out) == WHOLE
+    assert images(out) == WHOLE
     assert "Traceback" not in done.stderr

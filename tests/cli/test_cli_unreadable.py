@@ -18,7 +18,9 @@ DENIED = "Permission denied"
 @pytest.fixture
 def sjdvp(tmp_path):
     """Run `sjdvp` as somebody for whom the modes of files count: root is made to leave its privileges."""
-    humble = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    humble = (
+        ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    )
     if humble and not shutil.which("setpriv"):
         pytest.skip("root may read everything, and there is no setpriv")
     (tmp_path / "config" / "sjdvp" / "profiles").mkdir(parents=True)
@@ -26,7 +28,9 @@ def sjdvp(tmp_path):
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [*humble, sys.executable, "-m", "sjdvp_cli", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT, env=environ
+        )
 
     return call
 
@@ -55,15 +59,19 @@ def refused(done, folder):
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o400, 0o444])
-def test_pictures_that_cannot_be_read(sjdvp, barred, tmp_path, mode):
+def test_images_that_cannot_be_read(sjdvp, barred, tmp_path, mode):
     out = make_run(tmp_path / "out", "sjd", 2)
     images = barred(out / "images", mode)
     refused(sjdvp("check", out), images)
     rows = [[prompt.text, *map(str, prompt.extra.values())] for prompt in prompt_set(2).prompts]
     prompts = tmp_path / "p.tsv"
-    prompts.write_text("\n".join(map("\t".join, [["prompt", "Category", "Challenge"], *rows])), encoding="utf-8")
+    prompts.write_text(
+        "\n".join(map("\t".join, [["prompt", "Category", "Challenge"], *rows])), encoding="utf-8"
+    )
     refused(sjdvp("generate", "--prompts", prompts, "-o", out, "--decoder", "sjd"), images)
-    assert sjdvp("report", out).returncode == 0  # the page says in its place which picture is not there
+    assert (
+        sjdvp("report", out).returncode == 0
+    )  # the page says in its place which image is not there
     assert sjdvp("export", out, "--layout", "flat").returncode == 1  # the same of what was left out
 
 
@@ -78,7 +86,10 @@ def test_a_run_folder_that_cannot_be_read(sjdvp, barred, tmp_path, command, mode
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o400])
-@pytest.mark.parametrize("command", ["profiles", "profiles show", "profiles check", "generate --prompt x --dry-run -o nowhere"])
+@pytest.mark.parametrize(
+    "command",
+    ["profiles", "profiles show", "profiles check", "generate --prompt x --dry-run -o nowhere"],
+)
 def test_settings_that_cannot_be_read(sjdvp, barred, tmp_path, command, mode):
     folder = barred(tmp_path / "config" / "sjdvp", mode)
     refused(sjdvp(*command.split()), folder)

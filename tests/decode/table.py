@@ -10,14 +10,14 @@ from torch import Tensor
 
 from sjdvp import rng
 from sjdvp.config import SamplingConfig
+from sjdvp.decode.state import Layout, State
 from sjdvp.decode.step import Decoder, admit, decode_step, window_input
-from sjdvp.decode.window import Layout, State
-from sjdvp.sampling import laws
+from sjdvp.sampling import to_probs
 
 
 @dataclass
 class TableModel:
-    n_codes: int
+    vocab_size: int
     forced: list[bool]
     stride: int
     sharpness: float = 1.5
@@ -25,42 +25,52 @@ class TableModel:
     table: Tensor = field(init=False)
 
     def __post_init__(self):
-        n_lines = sum(self.n_codes**length for length in range(len(self.forced) + 1))
+        n_lines = sum(self.vocab_size**length for length in range(len(self.forced) + 1))
         generator = torch.Generator().manual_seed(self.seed)
-        self.table = self.sharpness * torch.randn(n_lines, self.n_codes, generator=generator, dtype=torch.float64)
+        self.table = self.sharpness * torch.randn(
+            n_lines, self.vocab_size, generator=generator, dtype=torch.float64
+        )
 
     @property
     def layout(self) -> Layout:
-        return Layout(torch.tensor(self.forced), self.stride, self.n_codes)
+        return Layout(torch.tensor(self.forced), self.stride, self.vocab_size)
 
     def logits(self, sequences: Tensor, length: Tensor) -> Tensor:
-        """Logits after the first `length` codes of each sequence."""
-        weight = self.n_codes ** torch.arange(sequences.shape[-1])
+        """Logits after the first `length` tokens of each sequence."""
+        weight = self.vocab_size ** torch.arange(sequences.shape[-1])
         inside = torch.arange(sequences.shape[-1]) < length[..., None]
-        offset = (self.n_codes**length - 1) // (self.n_codes - 1)
+        offset = (self.vocab_size**length - 1) // (self.vocab_size - 1)
         return self.table[offset + (sequences * weight * inside).sum(-1)]
 
     def window_logits(self, state: State, window: int) -> Tensor:
         """What a forward over the window gives; past the end of the image, whatever."""
         S = len(self.forced)
-        codes_BW, pos_BW = window_input(state, window)
+        tokens_BW, pos_BW = window_input(state, window)
         out = []
-        sequences = state.codes_BS[:, :S].clone()
+        sequences = state.tokens_BS[:, :S].clone()
         for w in range(window):
             inside = pos_BW[:, w] < S
-            sequences[inside, pos_BW[inside, w]] = codes_BW[inside, w]
+            sequences[inside, pos_BW[inside, w]] = tokens_BW[inside, w]
             out.append(self.logits(sequences, (pos_BW[:, w] + 1).clamp(max=S)))
         return torch.stack(out, 1)
 
     def joint(self, sampling: SamplingConfig) -> tuple[Tensor, Tensor]:
-        """The exact law of whole images: every image [N, S] and its probability [N]."""
+        """The exact distribution of whole images: every image [N, S] and its probability [N]."""
         S = len(self.forced)
-        images = torch.tensor(list(itertools.product(*[[0] if forced else range(self.n_codes) for forced in self.forced])))
+        images = torch.tensor(
+            list(
+                itertools.product(
+                    *[[0] if forced else range(self.vocab_size) for forced in self.forced]
+                )
+            )
+        )
         probability = torch.ones(len(images), dtype=torch.float64)
         for i in range(S):
             forced = torch.full((len(images), 1), self.forced[i])
-            law = laws(self.logits(images, torch.full((len(images),), i))[:, None], forced, sampling)
-            probability *= law[:, 0].gather(1, images[:, i : i + 1])[:, 0]
+            distribution = to_probs(
+                self.logits(images, torch.full((len(images),), i))[:, None], forced, sampling
+            )
+            probability *= distribution[:, 0].gather(1, images[:, i : i + 1])[:, 0]
         return images, probability
 
 
@@ -68,40 +78,49 @@ def run(
     model: TableModel,
     decoder: Decoder,
     seeds: list[int],
-    n_rows: int,
+    batch_size: int,
     dtype: torch.dtype = torch.float32,
     step: Callable[[Decoder, State, Tensor], State] = decode_step,
 ) -> tuple[Tensor, Tensor]:
-    """Decode one image a seed through `n_rows` rows, refilled as they end; returns codes [images, S] and NFE [images]."""
+    """Decode one image a seed through `batch_size` rows, refilled as they end; returns tokens [images, S] and NFE [images]."""
     S = model.layout.length
-    state = decoder.idle_state(n_rows, dtype, torch.device("cpu"))
+    state = decoder.idle_state(batch_size, dtype, torch.device("cpu"))
     waiting = list(enumerate(seeds))
-    seated: list[int | None] = [None] * n_rows
-    images, nfe = torch.zeros(len(seeds), S, dtype=torch.int64), torch.zeros(len(seeds), dtype=torch.int64)
-    while waiting or any(image is not None for image in seated):
+    occupied: list[int | None] = [None] * batch_size
+    images, nfe = (
+        torch.zeros(len(seeds), S, dtype=torch.int64),
+        torch.zeros(len(seeds), dtype=torch.int64),
+    )
+    while waiting or any(image is not None for image in occupied):
         done = (state.n_B == S).tolist()
-        for row in range(n_rows):
-            if done[row] and seated[row] is not None:
-                images[seated[row]], nfe[seated[row]] = state.codes_BS[row, :S], state.step_B[row]
-                seated[row] = None
-        rows = [row for row in range(n_rows) if seated[row] is None][: len(waiting)]
+        for row in range(batch_size):
+            if done[row] and occupied[row] is not None:
+                images[occupied[row]], nfe[occupied[row]] = (
+                    state.tokens_BS[row, :S],
+                    state.step_B[row],
+                )
+                occupied[row] = None
+        rows = [row for row in range(batch_size) if occupied[row] is None][: len(waiting)]
         if rows:
             jobs = [waiting.pop(0) for _ in rows]
-            first = model.logits(torch.zeros(len(rows), S, dtype=torch.int64), torch.zeros(len(rows), dtype=torch.int64))
+            first = model.logits(
+                torch.zeros(len(rows), S, dtype=torch.int64),
+                torch.zeros(len(rows), dtype=torch.int64),
+            )
             admit(decoder, state, rows, first.to(dtype), rng.keys([seed for _, seed in jobs]))
             for row, (image, _) in zip(rows, jobs, strict=True):
-                seated[row] = image
+                occupied[row] = image
         logits = model.window_logits(state, decoder.window).to(dtype)
         state = step(decoder, state, logits)
     return images, nfe
 
 
 def p_value(model: TableModel, decoder: Decoder, n: int, seed: int, step=decode_step) -> float:
-    """Chi-square p-value of n images, drawn at once with one row each, against the model's exact joint law."""
+    """Chi-square p-value of n images, drawn at once with one row each, against the model's exact joint distribution."""
     images, _ = run(model, decoder, list(range(seed * n, (seed + 1) * n)), n, step=step)
     every, probability = model.joint(decoder.sampling)
-    place = model.n_codes ** torch.arange(images.shape[1])
-    counts = torch.bincount((images * place).sum(-1), minlength=model.n_codes ** images.shape[1])
+    place = model.vocab_size ** torch.arange(images.shape[1])
+    counts = torch.bincount((images * place).sum(-1), minlength=model.vocab_size ** images.shape[1])
     expected = torch.zeros(len(counts), dtype=torch.float64)
     expected[(every * place).sum(-1)] = probability * n
     assert counts[expected == 0].sum() == 0, "drew an image of probability zero"

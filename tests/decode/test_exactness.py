@@ -1,4 +1,4 @@
-"""The product's promise: whatever is drafted, the images follow exactly the model's law. Shown on a model that can be enumerated.
+"""The product's promise: whatever is drafted, the images follow exactly the model's distribution. Shown on a model that can be enumerated.
 
 False-alarm rate: each p-value is compared with 1e-4; seeds are fixed, so a pass is a pass for ever.
 """
@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sjdvp.config import DecoderConfig, PriorConfig, RelaxConfig, SamplingConfig
-from sjdvp.decode.build import make_decoder
-from sjdvp.decode.prior import NoPrior
+from sjdvp.config import DecoderConfig, PredictionConfig, RelaxConfig, SamplingConfig
+from sjdvp.decode.decoder import make_decoder
+from sjdvp.decode.prediction import NoPrediction
 from sjdvp.decode.relaxed import nearest
 from sjdvp.decode.step import decode_step
 from tests.decode.table import TableModel, p_value, run
@@ -19,21 +19,36 @@ from tests.decode.table import TableModel, p_value, run
 ALARM = 1e-4
 DRAFTERS = ("independent", "coupled", "gumbel")
 FRESH = ("uniform", "above", "left", "repeat")
-PRIORS = ("none", "growth", "history", "adaptive")
-MODEL = TableModel(n_codes=3, forced=[False, False, True, False, False, True, False], stride=3)
+PRIORS = ("none", "published", "momentum", "adaptive")
+MODEL = TableModel(vocab_size=3, forced=[False, False, True, False, False, True, False], stride=3)
 SAMPLING = SamplingConfig(temperature=0.9)
 RELAXED = RelaxConfig(neighbours=1, delta=0.4, group=3, distance=0.5)
 
 
-def decoder(drafter="independent", fresh="uniform", prior="none", window=3, verifier="exact", sampling=SAMPLING, model=MODEL):
+def decoder(
+    drafter="independent",
+    init="uniform",
+    prediction="none",
+    window=3,
+    verifier="rejection",
+    sampling=SAMPLING,
+    model=MODEL,
+):
     # One rise and a short history, so that the prediction acts within images this small.
-    predict = PriorConfig(kind=prior, rises=1, history=2, beta=2.0, pull=-0.5, top_k=0)
-    config = DecoderConfig(drafter=drafter, verifier=verifier, fresh=fresh, window=window, prior=predict, relax=RELAXED)
+    predict = PredictionConfig(kind=prediction, rises=1, history=2, beta=2.0, pull=-0.5, top_k=0)
+    config = DecoderConfig(
+        drafter=drafter,
+        verifier=verifier,
+        init=init,
+        window=window,
+        prediction=predict,
+        relax=RELAXED,
+    )
     return make_decoder(config, sampling, model.layout, codebook, nearest)
 
 
 def codebook():
-    """Three codes on a line."""
+    """Three tokens on a line."""
     return torch.tensor([[0.0], [0.3], [1.0]])
 
 
@@ -42,58 +57,77 @@ NUMBERED = list(enumerate(COMBINATIONS))
 
 
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
-def test_every_lossless_combination_draws_the_models_law(number, parts):
+def test_every_lossless_combination_draws_the_models_probs(number, parts):
     window = (2, 3, 5)[number % 3]
     assert p_value(MODEL, decoder(*parts, window=window), n=4_000, seed=number) > ALARM
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [2, 3, 5])
-@pytest.mark.parametrize("verifier", ["exact", "same-noise"])
+@pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
 @pytest.mark.parametrize("parts", COMBINATIONS)
-def test_every_lossless_combination_draws_the_models_law_100_000_times(parts, verifier, window):
-    assert p_value(MODEL, decoder(*parts, window=window, verifier=verifier), n=100_000, seed=window) > ALARM
+def test_every_lossless_combination_draws_the_models_probs_100_000_times(parts, verifier, window):
+    assert (
+        p_value(MODEL, decoder(*parts, window=window, verifier=verifier), n=100_000, seed=window)
+        > ALARM
+    )
 
 
-@pytest.mark.parametrize("verifier", ["exact", "same-noise"])
-@pytest.mark.parametrize("sampling", [SamplingConfig(temperature=1.3, top_k=2), SamplingConfig(top_p=0.8)])
-def test_warped_laws_are_drawn_exactly(verifier, sampling):
-    assert p_value(MODEL, decoder("coupled", "above", "growth", 3, verifier, sampling), n=20_000, seed=7) > ALARM
+@pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
+@pytest.mark.parametrize(
+    "sampling", [SamplingConfig(temperature=1.3, top_k=2), SamplingConfig(top_p=0.8)]
+)
+def test_warped_distributions_are_drawn_exactly(verifier, sampling):
+    assert (
+        p_value(
+            MODEL, decoder("coupled", "above", "published", 3, verifier, sampling), n=20_000, seed=7
+        )
+        > ALARM
+    )
 
 
-def test_plain_sampling_draws_the_models_law():
-    assert p_value(MODEL, decoder("gumbel", window=1, verifier="same-noise"), n=50_000, seed=3) > ALARM
+def test_plain_sampling_draws_the_models_probs():
+    assert (
+        p_value(MODEL, decoder("gumbel", window=1, verifier="same-noise"), n=50_000, seed=3) > ALARM
+    )
 
 
 # --- negative controls: the test must be able to fail -----------------------------------------------------------------------------
 
 
-def store_the_plain_law(decoder, state, logits):
-    """The published slip: drafts come from the predicted law p', but p is stored beside them."""
+def store_the_plain_probs(decoder, state, logits):
+    """The published slip: drafts come from the predicted distribution p', but p is stored beside them."""
     predicted = decode_step(decoder, state, logits)
     forgetful = replace(state, guess_BKWT=state.guess_BKWT[:, :0], score_BK=state.score_BK[:, :0])
-    plain = decode_step(replace(decoder, prior=NoPrior()), forgetful, logits)
-    return replace(predicted, q_BWV=plain.q_BWV)
+    plain = decode_step(replace(decoder, prediction=NoPrediction()), forgetful, logits)
+    return replace(predicted, draft_probs_BWV=plain.draft_probs_BWV)
 
 
-def keep_the_old_law(decoder, state, logits):
-    """The other slip: with a coupled drafter, a kept draft keeps the law it was first drawn from."""
+def keep_the_old_probs(decoder, state, logits):
+    """The other slip: with a coupled drafter, a kept draft keeps the distribution it was first drawn from."""
     new = decode_step(decoder, state, logits)
     moved = (new.n_B - state.n_B)[:, None] + torch.arange(decoder.window)
     inside = moved < decoder.window - 1
     source = moved.clamp(max=decoder.window - 1)
     kept = inside & (new.draft_BW == state.draft_BW.gather(1, source))
-    old_law = state.q_BWV.gather(1, source[..., None].expand_as(state.q_BWV))
-    return replace(new, q_BWV=torch.where(kept[..., None], old_law, new.q_BWV))
+    old_probs = state.draft_probs_BWV.gather(1, source[..., None].expand_as(state.draft_probs_BWV))
+    return replace(
+        new, draft_probs_BWV=torch.where(kept[..., None], old_probs, new.draft_probs_BWV)
+    )
 
 
-SLIPS = [("independent", "growth", store_the_plain_law), ("coupled", "none", keep_the_old_law)]
+SLIPS = [
+    ("independent", "published", store_the_plain_probs),
+    ("coupled", "none", keep_the_old_probs),
+]
 
 
-@pytest.mark.parametrize(("drafter", "prior", "slip"), SLIPS)
-def test_a_stored_law_that_is_not_the_law_of_the_draw_is_caught(drafter, prior, slip):
-    sharp = replace(MODEL, sharpness=2.5)  # laws that move more, so that the bias shows in fewer images
-    wrong = decoder(drafter, "uniform", prior, 5, model=sharp)
+@pytest.mark.parametrize(("drafter", "prediction", "slip"), SLIPS)
+def test_a_stored_probs_that_is_not_the_probs_of_the_draw_is_caught(drafter, prediction, slip):
+    sharp = replace(
+        MODEL, sharpness=2.5
+    )  # distributions that move more, so that the bias shows in fewer images
+    wrong = decoder(drafter, "uniform", prediction, 5, model=sharp)
     assert p_value(sharp, wrong, n=30_000, seed=1, step=slip) < ALARM
     assert p_value(sharp, wrong, n=30_000, seed=1) > ALARM
 
@@ -108,20 +142,34 @@ def test_a_relaxed_verifier_is_caught_and_says_so(verifier):
 # --- token for token -----------------------------------------------------------------------------------------------------------
 
 
-LONG = TableModel(n_codes=3, forced=[False, False, False, True] * 2, stride=4, sharpness=2.0, seed=5)
+LONG = TableModel(
+    vocab_size=3, forced=[False, False, False, True] * 2, stride=4, sharpness=2.0, seed=5
+)
 
 
 @pytest.fixture(scope="module")
 def plain_sample():
-    images, nfe = run(LONG, decoder("gumbel", window=1, verifier="same-noise", model=LONG), list(range(40, 47)), 1, torch.float64)
+    images, nfe = run(
+        LONG,
+        decoder("gumbel", window=1, verifier="same-noise", model=LONG),
+        list(range(40, 47)),
+        1,
+        torch.float64,
+    )
     assert set(nfe.tolist()) == {LONG.layout.length - 1}
     return images
 
 
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
 def test_same_noise_is_the_plain_sample_token_for_token(number, parts, plain_sample):
-    window, n_rows = (1, 2, 5, 12)[number % 4], (1, 3, 7)[number % 3]
-    images, _ = run(LONG, decoder(*parts, window, "same-noise", model=LONG), list(range(40, 47)), n_rows, torch.float64)
+    window, batch_size = (1, 2, 5, 12)[number % 4], (1, 3, 7)[number % 3]
+    images, _ = run(
+        LONG,
+        decoder(*parts, window, "same-noise", model=LONG),
+        list(range(40, 47)),
+        batch_size,
+        torch.float64,
+    )
     assert torch.equal(images, plain_sample)
 
 

@@ -5,8 +5,8 @@ import torch
 
 from sjdvp import rng
 from sjdvp.config import RelaxConfig
-from sjdvp.decode.relaxed import Grouped, Lantern, nearest
-from sjdvp.decode.verifiers import Exact
+from sjdvp.decode.relaxed import Gsd, Lantern, nearest
+from sjdvp.decode.verify import RejectionSampling
 from sjdvp.engine.neighbours import cached_neighbours
 from sjdvp.rng import Noise, Purpose
 
@@ -20,7 +20,9 @@ def case():
     p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
     draft = torch.multinomial(q.view(-1, V), 1, generator=generator).view(B, W)
     live = torch.arange(W).expand(B, W) < W - 1
-    noise = Noise(rng.keys(list(range(B))), torch.arange(W).expand(B, W), torch.zeros(B, dtype=torch.int64))
+    noise = Noise(
+        rng.keys(list(range(B))), torch.arange(W).expand(B, W), torch.zeros(B, dtype=torch.int64)
+    )
     codebook = torch.rand(V, 3, generator=generator)
     return p, q, draft, live, noise, codebook
 
@@ -28,11 +30,16 @@ def case():
 def test_nearest_is_the_sorted_distance(case):
     codebook = case[-1]
     for code, row in enumerate(nearest(codebook, 4, chunk=5)):
-        others = sorted((c for c in range(V) if c != code), key=lambda c: float((codebook[c] - codebook[code]).norm()))
+        others = sorted(
+            (c for c in range(V) if c != code),
+            key=lambda c: float((codebook[c] - codebook[code]).norm()),
+        )
         assert row.tolist() == others[:4]
 
 
-@pytest.mark.parametrize("relax", [RelaxConfig(neighbours=6, delta=0.1), RelaxConfig(neighbours=6, scale=2.0)])
+@pytest.mark.parametrize(
+    "relax", [RelaxConfig(neighbours=6, delta=0.1), RelaxConfig(neighbours=6, scale=2.0)]
+)
 def test_lantern_follows_its_rule(case, relax):
     p, q, draft, live, noise, codebook = case
     near = nearest(codebook, relax.neighbours)
@@ -57,7 +64,7 @@ def test_lantern_follows_its_rule(case, relax):
 def test_gsd_follows_its_rule(case):
     p, q, draft, live, noise, codebook = case
     relax = RelaxConfig(group=5, delta=0.08, distance=0.6)
-    verdict = Grouped(relax, codebook)(p, q, draft, live, noise)
+    verdict = Gsd(relax, codebook)(p, q, draft, live, noise)
     u = noise.uniform_BW(Purpose.ACCEPT)
     for b in range(B):
         stands = 0
@@ -77,19 +84,23 @@ def test_gsd_follows_its_rule(case):
 
 @pytest.mark.parametrize("relaxed", [
     lambda codebook: Lantern(RelaxConfig(neighbours=3, delta=0.0), nearest(codebook, 3)),
-    lambda codebook: Grouped(RelaxConfig(group=1), codebook),
-    lambda codebook: Grouped(RelaxConfig(group=9, distance=0.0), codebook),
+    lambda codebook: Gsd(RelaxConfig(group=1), codebook),
+    lambda codebook: Gsd(RelaxConfig(group=9, distance=0.0), codebook),
 ])  # fmt: skip
 def test_with_nothing_to_borrow_they_are_exact(case, relaxed):
     *tensors, codebook = case
-    mine, exact = relaxed(codebook)(*tensors), Exact()(*tensors)
-    assert torch.equal(mine.accepted_B, exact.accepted_B) and torch.equal(mine.token_B, exact.token_B)
+    mine, exact = relaxed(codebook)(*tensors), RejectionSampling()(*tensors)
+    assert torch.equal(mine.accepted_B, exact.accepted_B) and torch.equal(
+        mine.token_B, exact.token_B
+    )
 
 
 def test_relaxing_more_accepts_more(case):
     *tensors, codebook = case
     near = nearest(codebook, 11)
-    accepted = [Lantern(RelaxConfig(delta=d), near)(*tensors).accepted_B.sum() for d in (0.0, 0.1, 0.4, 1.0)]
+    accepted = [
+        Lantern(RelaxConfig(delta=d), near)(*tensors).accepted_B.sum() for d in (0.0, 0.1, 0.4, 1.0)
+    ]
     assert accepted == sorted(accepted) and accepted[0] < accepted[-1]
 
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sjdvp.backbones.generic import load
-from sjdvp.backbones.place import Place
 from sjdvp.config import RunSettings
+from sjdvp.engine.cuda_graph import eager
 from sjdvp.engine.devices import use_device
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.memory import Elastic
-from sjdvp.engine.runtime import eager
-from tests.engine.test_engine import paint, settings
+from sjdvp.engine.memory import ElasticBatch
+from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.generic import load
+from tests.engine.test_engine import generate, settings
 from tests.engine.test_runtime import DECODERS, started
 from tests.engine.tiny import save_tiny_model
 
@@ -27,61 +27,64 @@ def folder(tmp_path_factory):
 def on(index, folder, dtype=torch.float64):
     device = torch.device("cuda", index)
     use_device(device)
-    return load(folder, Place(device), dtype)
+    return load(folder, DeviceMap(device), dtype)
 
 
-def digests(backbone, decoder, step, n_rows=2):
-    drawn = paint(backbone, replace(settings(decoder), run=RunSettings(step=step)), n_rows)
-    return [(picture.stats["token_sha256"], picture.stats["nfe"]) for picture in drawn]
+def digests(model, decoder, step, batch_size=2):
+    drawn = generate(model, replace(settings(decoder), run=RunSettings(step=step)), batch_size)
+    return [(image.stats["token_sha256"], image.stats["nfe"]) for image in drawn]
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_every_form_of_the_step_draws_the_same(folder, decoder):
     """On each GPU there is, the last one first: a graph that is captured on another one would be empty."""
     for index in reversed(range(torch.cuda.device_count())):
-        backbone = on(index, folder)
-        assert digests(backbone, decoder, "eager") == digests(backbone, decoder, "graph")
+        model = on(index, folder)
+        assert digests(model, decoder, "eager") == digests(model, decoder, "graph")
 
 
 @pytest.mark.parametrize("decoder", ["sjd", "coupled-vp"])
 def test_the_compiled_step_draws_the_same(folder, decoder):
-    backbone = on(0, folder)
-    assert digests(backbone, decoder, "eager") == digests(backbone, decoder, "compile")
+    model = on(0, folder)
+    assert digests(model, decoder, "eager") == digests(model, decoder, "compile")
 
 
 @pytest.mark.parametrize("decoder", ["same-noise", "same-noise-vp"])
 def test_same_noise_is_ar(folder, decoder):
-    backbone = on(0, folder)
-    tokens = [[digest for digest, _ in digests(backbone, name, "graph", n_rows)] for name, n_rows in (("ar", 1), (decoder, 3))]
+    model = on(0, folder)
+    tokens = [
+        [digest for digest, _ in digests(model, name, "graph", batch_size)]
+        for name, batch_size in (("ar", 1), (decoder, 3))
+    ]
     assert tokens[0] == tokens[1]
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_step_does_not_wait(folder, decoder):
     engine = started(on(0, folder), decoder)
-    step = eager(engine.look, engine.decode)
+    step = eager(engine.forward_pass, engine.decode)
     with torch.inference_mode():
-        step(engine.state, engine.forward.lengths[-1])  # libraries find their workspaces
+        step(engine.state, engine.runner.kv_buckets[-1])  # libraries find their workspaces
         torch.cuda.set_sync_debug_mode("error")
         try:
-            step(engine.state, engine.forward.lengths[-1])
+            step(engine.state, engine.runner.kv_buckets[-1])
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
 
 def test_memory_that_runs_out_halves_the_batch(folder):
-    backbone = on(0, folder)
+    model = on(0, folder)
     tried = []
 
-    def make(n_rows):
-        tried.append(n_rows)
-        if n_rows > 2:
+    def make(batch_size):
+        tried.append(batch_size)
+        if batch_size > 2:
             torch.empty(2 * torch.cuda.mem_get_info()[1], dtype=torch.uint8, device="cuda")
-        return Engine(backbone, settings("coupled"), n_rows)
+        return Engine(model, settings("coupled"), batch_size)
 
     class Jobs:
         def take(self, *, wait):
             return None
 
-    assert list(Elastic(make, 8).paint(Jobs())) == []
+    assert list(ElasticBatch(make, 8).generate(Jobs())) == []
     assert tried == [8, 4, 2]

@@ -13,7 +13,7 @@ SHARED = RunConfig(run=RunSettings(device_map="auto"))
 def test_without_accelerate(monkeypatch):
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="accelerate is not installed") as caught:
-        loading.load_backbone(SHARED)
+        loading.load_model(SHARED)
     assert (caught.value.exit_code, caught.value.hint) == (2, 'pip install "sjdvp[big]"')
 
 
@@ -21,7 +21,7 @@ def test_without_gpus(monkeypatch):
     monkeypatch.setattr(loading, "find_spec", lambda name: name)
     monkeypatch.setattr(loading.torch.cuda, "device_count", lambda: 0)
     with pytest.raises(DeviceError, match="sees no GPU"):
-        loading.load_backbone(SHARED)
+        loading.load_model(SHARED)
 
 
 def test_the_gpu_of_a_run_is_the_current_one(monkeypatch):
@@ -33,5 +33,5 @@ def test_the_gpu_of_a_run_is_the_current_one(monkeypatch):
     assert current == [torch.device("cuda:1")]
     monkeypatch.setattr(loading, "pick_device", lambda name: torch.device("meta"))
     monkeypatch.setattr(loading, "use_device", current.append)
-    loading.load_backbone(RunConfig())
+    loading.load_model(RunConfig())
     assert current[1:] == [torch.device("meta")]

@@ -5,9 +5,9 @@ from collections import deque
 import pytest
 import torch
 
-from sjdvp.engine.memory import Elastic, is_out_of_memory, must_fit
+from sjdvp.engine.memory import ElasticBatch, is_out_of_memory, must_fit
 from sjdvp.errors import DeviceError
-from sjdvp.jobs import Job, Picture
+from sjdvp.jobs import ImageResult, Job
 
 CPU_SAYS = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 JOBS = [Job(i, 0, i, f"prompt {i}") for i in range(20)]
@@ -22,72 +22,94 @@ class Source:
 
 
 class Hungry:
-    """Runs out of memory with more than `room` rows in use, and on every job of `huge`; yields a picture one step late."""
+    """Runs out of memory with more than `room` rows in use, and on every job of `huge`; yields a image one step late."""
 
-    def __init__(self, n_rows, room, huge=(), error=None):
-        self.n_rows, self.room, self.huge = n_rows, room, huge
+    def __init__(self, batch_size, room, huge=(), error=None):
+        self.batch_size, self.room, self.huge = batch_size, room, huge
         self.error = error or torch.OutOfMemoryError("CUDA out of memory")
 
-    def paint(self, source):
-        drying = []
+    def generate(self, source):
+        decoding_pixels = []
         while True:
             jobs = []
-            while len(jobs) < self.n_rows and (job := source.take(wait=not jobs and not drying)) is not None:
+            while (
+                len(jobs) < self.batch_size
+                and (job := source.take(wait=not jobs and not decoding_pixels)) is not None
+            ):
                 jobs.append(job)
             if len(jobs) > self.room or any(job.index in self.huge for job in jobs):
                 raise self.error
-            yield from drying
-            if not jobs and not drying:
+            yield from decoding_pixels
+            if not jobs and not decoding_pixels:
                 return
-            drying = [Picture(job, None, {"rows": self.n_rows}) for job in jobs]
+            decoding_pixels = [ImageResult(job, None, {"rows": self.batch_size}) for job in jobs]
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(CPU_SAYS)])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(CPU_SAYS)]
+)
 def test_the_batch_is_halved_until_it_fits(error):
     made = []
 
-    def make(n_rows):
-        made.append(n_rows)
-        return Hungry(n_rows, room=3, error=error)
+    def make(batch_size):
+        made.append(batch_size)
+        return Hungry(batch_size, room=3, error=error)
 
-    pictures = list(Elastic(make, 8).paint(Source(JOBS)))
+    images = list(ElasticBatch(make, 8).generate(Source(JOBS)))
     assert made == [8, 4, 2]
-    assert sorted(picture.job.index for picture in pictures) == list(range(20))
-    assert not any(picture.error for picture in pictures)
+    assert sorted(image.job.index for image in images) == list(range(20))
+    assert not any(image.error for image in images)
 
 
 def test_an_image_too_large_for_one_row_fails_alone():
-    pictures = list(Elastic(lambda n_rows: Hungry(n_rows, room=9, huge=(5, 6, 19)), 4).paint(Source(JOBS)))
-    assert sorted(picture.job.index for picture in pictures) == list(range(20))
-    failed = {picture.job.index: picture.error for picture in pictures if picture.error}
+    images = list(
+        ElasticBatch(lambda batch_size: Hungry(batch_size, room=9, huge=(5, 6, 19)), 4).generate(
+            Source(JOBS)
+        )
+    )
+    assert sorted(image.job.index for image in images) == list(range(20))
+    failed = {image.job.index: image.error for image in images if image.error}
     assert failed.keys() == {5, 6, 19}
     assert "--size" in failed[5]["hint"]
 
 
-def test_a_painter_that_cannot_be_made():
-    def make(n_rows):
-        if n_rows > room:
+def test_a_generator_that_cannot_be_made():
+    def make(batch_size):
+        if batch_size > room:
             raise RuntimeError(CPU_SAYS)
-        return Hungry(n_rows, room=9)
+        return Hungry(batch_size, room=9)
 
     room = 2
-    assert len(list(Elastic(make, 16).paint(Source(JOBS)))) == 20
+    assert len(list(ElasticBatch(make, 16).generate(Source(JOBS)))) == 20
     room = 0
     with pytest.raises(DeviceError, match="not enough memory to draw one image"):
-        list(Elastic(make, 16).paint(Source(JOBS)))
+        list(ElasticBatch(make, 16).generate(Source(JOBS)))
 
 
 def test_other_errors_are_not_swallowed():
     with pytest.raises(RuntimeError, match="shapes"):
-        list(Elastic(lambda n_rows: Hungry(n_rows, room=0, error=RuntimeError("shapes do not match")), 4).paint(Source(JOBS)))
+        list(
+            ElasticBatch(
+                lambda batch_size: Hungry(
+                    batch_size, room=0, error=RuntimeError("shapes do not match")
+                ),
+                4,
+            ).generate(Source(JOBS))
+        )
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
 
 
-@pytest.mark.parametrize("words", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"])
+@pytest.mark.parametrize(
+    "words",
+    ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"],
+)
 def test_what_graphs_and_libraries_say_of_memory(words):
     assert is_out_of_memory(RuntimeError(f"{words} when calling something"))
 
 
 def test_weights_that_do_not_fit():
-    with pytest.raises(DeviceError, match="do not fit into the memory of cpu"), must_fit("the weights", torch.device("cpu")):
+    with (
+        pytest.raises(DeviceError, match="do not fit into the memory of cpu"),
+        must_fit("the weights", torch.device("cpu")),
+    ):
         raise RuntimeError(CPU_SAYS)

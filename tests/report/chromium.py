@@ -9,10 +9,24 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
-BINARY = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BINARY = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 _FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--hide-scrollbars",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--remote-debugging-pipe",
+    ),
 )
 
 
@@ -27,7 +41,9 @@ class Tab:
         self.requested: list[str] = []
         self._happened: set[str] = set()
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
@@ -46,7 +62,13 @@ class Tab:
 
     def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Show a page and wait until it has loaded."""
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         self._happened.clear()
@@ -56,7 +78,9 @@ class Tab:
 
     def run(self, script: str):
         """Return the value of a piece of JavaScript, which may be a promise."""
-        found = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        found = self.ask(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
@@ -69,7 +93,9 @@ class Tab:
 
     def screenshot(self, file: Path, full: bool = False) -> None:
         """Save what is seen, or the whole page."""
-        file.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=full)["data"]))
+        file.write_bytes(
+            base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=full)["data"])
+        )
 
     def _next(self):
         data = b""

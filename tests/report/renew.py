@@ -10,7 +10,10 @@ from tests.report.test_report import GOLDEN, HOSTILE
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         names = ("ar", "jacobi", "sjd", "same-noise")
-        runs = [make_run(Path(folder) / n, n, 12, failed=(0,) if n == "sjd" else (), texts=HOSTILE) for n in names]
+        runs = [
+            make_run(Path(folder) / n, n, 12, failed=(0,) if n == "sjd" else (), texts=HOSTILE)
+            for n in names
+        ]
         for path in written_report(runs, Path(folder) / "report.html"):
             if path.suffix != ".html":
                 shutil.copy(path, GOLDEN / path.name)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from sjdvp.jobs import Job, Picture
+from sjdvp.jobs import ImageResult, Job
 from sjdvp.profiles import resolve
 from sjdvp.report.load import load_runs
 from sjdvp.report.table import make_lines
@@ -20,13 +20,20 @@ from sjdvp.report.write import write_report
 from sjdvp.runs.folder import Wanted, open_folder
 from sjdvp.runs.images import encode_png
 from sjdvp.runs.layout import image_file, log_path
-from sjdvp.runs.ledger import Ledger
 from sjdvp.runs.prompts import Prompt, PromptSet
+from sjdvp.runs.prompts_log import PromptsLog
 from sjdvp.runs.row import RowMaker
 from sjdvp.runs.seeds import image_seed
-from sjdvp.runs.shards import Selection, Shard
+from sjdvp.runs.sharding import Selection, Shard
 
-COST = {"ar": 1.0, "jacobi": 0.2, "sjd": 0.25, "sjdvp": 0.2, "coupled": 0.125, "same-noise": 0.15}  # forwards a code
+COST = {
+    "ar": 1.0,
+    "jacobi": 0.2,
+    "sjd": 0.25,
+    "sjdvp": 0.2,
+    "coupled": 0.125,
+    "same-noise": 0.15,
+}  # forward passes a code
 CODES = 256
 WHEN = "2026-11-30T12:00:00.000Z"
 _PICTURES = 24  # different ones; more would say nothing new
@@ -37,7 +44,10 @@ def prompt_set(rows: int, texts: Mapping[int, str] | None = None) -> PromptSet:
     words = ["Animals", "Food & Beverage", "Abstract", "Vehicles"]
     prompts = tuple(
         Prompt(
-            i, (texts or {}).get(i, f"a picture of thing number {i}"), None, {"Category": words[i % 4], "Challenge": f"C{i % 2}"}
+            i,
+            (texts or {}).get(i, f"a image of thing number {i}"),
+            None,
+            {"Category": words[i % 4], "Challenge": f"C{i % 2}"},
         )
         for i in range(rows)
     )
@@ -61,25 +71,35 @@ def make_run(
     config = replace(config, run=replace(config.run, seed=seed))
     prompts = prompt_set(rows, texts)
     open_folder(root, config, Wanted(1, Selection(None, None)), prompts, ["sjdvp", "generate"])
-    with Ledger(root) as ledger:
-        ledger.admit(prompts.prompts)
+    with PromptsLog(root) as prompts_log:
+        prompts_log.admit(prompts.prompts)
     maker = RowMaker(config, Shard())
-    pictures = [_picture(size, i) for i in range(min(rows, _PICTURES))]
+    images = [_image(size, i) for i in range(min(rows, _PICTURES))]
     lines = []
     for prompt in prompts.prompts:
         job = Job(prompt.index, 0, image_seed(seed, prompt.index, 0), prompt.text)
         bad = prompt.index in failed
         pixels = None if bad else np.zeros((size, size, 3), np.uint8)
         error = (
-            {"type": "ImageError", "message": "the model gave logits that are not finite", "hint": "try --dtype fp32"}
+            {
+                "type": "ImageError",
+                "message": "the model gave logits that are not finite",
+                "hint": "try --dtype fp32",
+            }
             if bad
             else None
         )
-        row = maker.begin(prompt, Picture(job, pixels, _stats(decoder, job) | dict(stats or {}), error), 1)
+        row = maker.begin(
+            prompt, ImageResult(job, pixels, _stats(decoder, job) | dict(stats or {}), error), 1
+        )
         row |= {"started_at": WHEN, "host": "host", "pid": 1}
         if not bad:
-            data = pictures[prompt.index % len(pictures)]
-            row |= {"file": image_file(prompt.index, 0, 1), "bytes": len(data), "image_sha256": hashlib.sha256(data).hexdigest()}
+            data = images[prompt.index % len(images)]
+            row |= {
+                "file": image_file(prompt.index, 0, 1),
+                "bytes": len(data),
+                "image_sha256": hashlib.sha256(data).hexdigest(),
+            }
             (root / row["file"]).write_bytes(data)
         lines.append(json.dumps(row))
     log_path(root, Shard()).write_text("\n".join(lines) + "\n", encoding="ascii")
@@ -94,9 +114,13 @@ def written_report(folders: Sequence[Path], file: Path) -> list[Path]:
 
 def _stats(decoder: str, job: Job) -> dict[str, Any]:
     dice = random.Random(f"{job.seed} {decoder}")
-    nfe = CODES - 1 if decoder == "ar" else round(CODES * COST.get(decoder, 0.3) * dice.uniform(0.7, 1.3))
+    nfe = (
+        CODES - 1
+        if decoder == "ar"
+        else round(CODES * COST.get(decoder, 0.3) * dice.uniform(0.7, 1.3))
+    )
     accepted = CODES - nfe
-    law = "ar" if decoder in ("ar", "same-noise") else decoder
+    distribution = "ar" if decoder in ("ar", "same-noise") else decoder
     return {
         "nfe": nfe,
         "image_tokens": CODES,
@@ -105,8 +129,10 @@ def _stats(decoder: str, job: Job) -> dict[str, Any]:
         "accepted": accepted if decoder != "ar" else 0,
         "accept_rate": accepted / (accepted + nfe // 2) if decoder != "ar" else None,
         "accept_hist": [0, nfe] if decoder == "ar" else [0, nfe // 2, nfe // 4, nfe // 4, 1],
-        "accept_map": "".join("1" if dice.random() < accepted / CODES else "0" for _ in range(CODES)),
-        "token_sha256": hashlib.sha256(f"{job.seed} {law}".encode()).hexdigest(),
+        "accept_map": "".join(
+            "1" if dice.random() < accepted / CODES else "0" for _ in range(CODES)
+        ),
+        "token_sha256": hashlib.sha256(f"{job.seed} {distribution}".encode()).hexdigest(),
         "latency_s": round(nfe * 0.01 + 0.02, 6),
         "decode_s": round(nfe * 0.01, 6),
         "prefill_s": 0.01,
@@ -119,10 +145,12 @@ def _stats(decoder: str, job: Job) -> dict[str, Any]:
     }
 
 
-def _picture(size: int, seed: int) -> bytes:
+def _image(size: int, seed: int) -> bytes:
     """A PNG as hard to compress as a photo: soft shapes with a little grain."""
     dice = np.random.default_rng(seed)
-    soft = Image.fromarray(dice.integers(0, 256, (6, 6, 3), dtype=np.uint8), "RGB").resize((size, size), Image.Resampling.BICUBIC)
+    soft = Image.fromarray(dice.integers(0, 256, (6, 6, 3), dtype=np.uint8), "RGB").resize(
+        (size, size), Image.Resampling.BICUBIC
+    )
     grain = dice.normal(0, 8, (size, size, 3))
     return encode_png(np.clip(np.asarray(soft) + grain, 0, 255).astype(np.uint8), {})
 

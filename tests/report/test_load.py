@@ -8,7 +8,7 @@ from sjdvp.errors import FolderError
 from sjdvp.report.fair import require_fair, unfair
 from sjdvp.report.load import load_runs
 from sjdvp.runs.layout import log_path
-from sjdvp.runs.shards import Shard
+from sjdvp.runs.sharding import Shard
 from tests.report.synthetic import make_run
 
 
@@ -24,7 +24,11 @@ def test_names_tell_runs_apart(tmp_path):
     for folder in ("x/one", "x/two", "y/two"):
         make_run(tmp_path / folder, "sjd", 2)
     assert [run.name for run in load_runs([tmp_path / "x"])] == ["one", "two"]
-    assert [run.name for run in load_runs([tmp_path / "x", tmp_path / "y"])] == ["x/one", "x/two", "y/two"]
+    assert [run.name for run in load_runs([tmp_path / "x", tmp_path / "y"])] == [
+        "x/one",
+        "x/two",
+        "y/two",
+    ]
 
 
 def test_no_run_folder(tmp_path):
@@ -36,7 +40,12 @@ def test_no_run_folder(tmp_path):
 def test_the_last_attempt_counts(tmp_path):
     make_run(tmp_path, "sjd", 3, failed=(1,))
     log = log_path(tmp_path, Shard())
-    again = json.loads(log.read_text().splitlines()[1]) | {"attempt": 2, "status": "ok", "error": None, "nfe": 5}
+    again = json.loads(log.read_text().splitlines()[1]) | {
+        "attempt": 2,
+        "status": "ok",
+        "error": None,
+        "nfe": 5,
+    }
     with log.open("a") as file:
         file.write(json.dumps(again) + "\n")
         file.write('{"torn')
@@ -59,14 +68,16 @@ def test_the_last_attempt_counts(tmp_path):
     ],
 )
 def test_runs_that_differ_in_more_than_the_decoder(tmp_path, other, word):
-    runs = load_runs([make_run(tmp_path / "a", "ar", 3), make_run(tmp_path / "b", "sjd", 3, **other)])
+    runs = load_runs(
+        [make_run(tmp_path / "a", "ar", 3), make_run(tmp_path / "b", "sjd", 3, **other)]
+    )
     with pytest.raises(FolderError, match="differ in more than the decoder") as caught:
         require_fair(runs)
     assert f"sjd: {word}" in str(caught.value)
     assert len(unfair(runs)) == 1
 
 
-def test_greedy_decoding_is_another_law_but_the_decoder_means_it(tmp_path):
+def test_greedy_decoding_is_another_probs_but_the_decoder_means_it(tmp_path):
     names = ("jacobi", "ar", "sjd")
     runs = load_runs([make_run(tmp_path / name, name, 3) for name in names])
     assert unfair(runs) == []

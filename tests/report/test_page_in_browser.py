@@ -6,7 +6,10 @@ from tests.report.chromium import BINARY, browser
 from tests.report.synthetic import make_run, written_report
 from tests.report.test_report import HOSTILE
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(BINARY is None, reason="no Chromium on this machine (Debian: chromium)")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BINARY is None, reason="no Chromium on this machine (Debian: chromium)"),
+]
 
 LARGE = 1632  # images of PartiPrompts
 
@@ -46,7 +49,7 @@ def _opens_quickly(tab, page, width, dark) -> bool:
     return tab.first_paint_ms() < 2000 * slowness
 
 
-def test_pictures_are_shown_once_they_come_into_view(tab, large):
+def test_images_are_shown_once_they_come_into_view(tab, large):
     tab.open(large.as_uri())
     assert tab.run(
         "(async () => { const i = document.images[document.images.length - 1]; i.scrollIntoView(); await i.decode();"
@@ -61,4 +64,6 @@ def test_side_by_side(tab, tmp_path):
     assert tab.complaints == []
     assert tab.run("document.documentElement.scrollWidth") == 390
     tops = "[...document.querySelectorAll('article:first-child img')].map(i => Math.round(i.getBoundingClientRect().top))"
-    assert len(set(tab.run(tops))) == 1  # three pictures of one prompt beside each other, on a phone too
+    assert (
+        len(set(tab.run(tops))) == 1
+    )  # three images of one prompt beside each other, on a phone too

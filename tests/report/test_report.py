@@ -36,7 +36,10 @@ def folders(tmp_path_factory) -> list[Path]:
 @pytest.fixture(scope="module")
 def written(folders, tmp_path_factory) -> dict[str, str]:
     target = tmp_path_factory.mktemp("report")
-    return {path.suffix: path.read_text(encoding="utf-8") for path in written_report(folders, target / "deep" / "r.html")}
+    return {
+        path.suffix: path.read_text(encoding="utf-8")
+        for path in written_report(folders, target / "deep" / "r.html")
+    }
 
 
 @pytest.mark.parametrize("suffix", [".md", ".csv"])
@@ -60,18 +63,23 @@ def test_nothing_comes_from_elsewhere(written):
     policy = re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
     style = re.search("<style>(.*?)</style>", page, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert policy == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert (
+        policy
+        == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
     assert " style=" not in page
     assert not re.search(r"(src|href)=\"(?!data:)", page)
     assert "url(" not in style
     assert "@import" not in style
 
 
-def test_every_picture_and_chart_has_words(written):
+def test_every_image_and_chart_has_words(written):
     page = written[".html"]
     images = re.findall("<img [^>]*>", page)
     assert len(images) == 4 * 12 - 1
-    assert all('alt="' in image and 'loading="lazy"' in image and 'width="32"' in image for image in images)
+    assert all(
+        'alt="' in image and 'loading="lazy"' in image and 'width="32"' in image for image in images
+    )
     charts = re.findall('<svg role="img".*?</svg>', page, re.DOTALL)
     assert charts
     assert all("<title>" in chart for chart in charts)
@@ -87,8 +95,8 @@ def test_what_the_page_says(written):
     assert "Food &amp; Beverage" in page
 
 
-def test_a_speed_never_stands_without_its_law(written):
-    for row in re.findall('<tr><th.*?</tr>|<div class="lane.*?</div>', written[".html"]):
+def test_a_speed_never_stands_without_its_probs(written):
+    for row in re.findall('<tr><th.*?</tr>|<div class="variant.*?</div>', written[".html"]):
         assert "×" not in row or "lossless" in row
     assert all("lossless" in line for line in written[".md"].splitlines() if "×" in line)
 
@@ -98,7 +106,7 @@ def test_relaxed_decoders_are_marked(tmp_path):
     log = next(run.glob("log.*"))
     log.write_text(log.read_text().replace('"lossless": true', '"lossless": false'))
     (line,) = make_lines(load_runs([run]))
-    assert (line.lossless, line.law) == (False, "not lossless")
+    assert (line.lossless, line.distribution) == (False, "not lossless")
 
 
 def test_no_speed_up_between_runs_that_differ_otherwise(tmp_path):
@@ -109,18 +117,21 @@ def test_no_speed_up_between_runs_that_differ_otherwise(tmp_path):
     assert "×" not in page + text
 
 
-def test_codes_a_forward_are_the_same_in_table_and_chart(tmp_path):
+def test_tokens_a_forward_are_the_same_in_table_and_chart(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4)
     (line,) = make_lines(load_runs([run]))
     page = written_report([run], tmp_path / "r.html")[0].read_text()
     chart = page[page.index("<b>Codes committed by a forward</b>") :]
-    assert re.search(r'<span class="value">([\d.]+)</span>', chart)[1] == f"{line.figures.tokens_per_nfe:.2f}"
+    assert (
+        re.search(r'<span class="value">([\d.]+)</span>', chart)[1]
+        == f"{line.figures.tokens_per_nfe:.2f}"
+    )
 
 
-def test_a_lost_picture_leaves_a_note(tmp_path):
+def test_a_lost_image_leaves_a_note(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4)
     (run / "images" / "000001.png").unlink()
-    (run / "images" / "000002.png").write_bytes(b"no picture")
+    (run / "images" / "000002.png").write_bytes(b"no image")
     page = written_report([run], tmp_path / "r.html")[0].read_text()
     assert page.count("absent or broken") == 2
     assert page.count("<img ") == 2
@@ -128,7 +139,9 @@ def test_a_lost_picture_leaves_a_note(tmp_path):
 
 def test_old_logs_have_no_heat_map(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4, stats={"accept_map": None, "accept_hist": []})
-    assert "Where drafts are accepted" not in written_report([run], tmp_path / "r.html")[0].read_text()
+    assert (
+        "Where drafts are accepted" not in written_report([run], tmp_path / "r.html")[0].read_text()
+    )
 
 
 def test_an_empty_run_has_a_page(tmp_path):
@@ -149,8 +162,22 @@ def test_thumbs_keep_within_their_allowance(tmp_path, monkeypatch):
 def test_json_has_the_stable_keys(folders):
     runs = load_runs(folders)
     table = json.loads(json.dumps(as_json(runs, make_lines(runs)), allow_nan=False))
-    assert (list(table), table["prompts"], table["device"]) == (["decoders", "prompts", "device"], 12, "cpu")
-    stable = {"decoder", "lossless", "nfe", "tokens_per_nfe", "accept_rate", "step_ms", "latency_s", "speedup_nfe", "speedup_time"}
+    assert (list(table), table["prompts"], table["device"]) == (
+        ["decoders", "prompts", "device"],
+        12,
+        "cpu",
+    )
+    stable = {
+        "decoder",
+        "lossless",
+        "nfe",
+        "tokens_per_nfe",
+        "accept_rate",
+        "step_ms",
+        "latency_s",
+        "speedup_nfe",
+        "speedup_time",
+    }
     for line in table["decoders"]:
         assert stable | {"ci95", "same_tokens_as_ar"} <= set(line)
     ar, _, sjd, same = table["decoders"]
@@ -162,5 +189,7 @@ def test_json_has_the_stable_keys(folders):
 
 def test_report_is_light():
     code = "import sys, sjdvp.report.write; print(*sys.modules, sep='\\n')"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split("\n")
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     assert not {"torch", "numpy", "transformers", "typer", "rich"} & set(loaded)

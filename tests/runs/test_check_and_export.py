@@ -11,8 +11,8 @@ from sjdvp.generate import Request, generate
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.evaluators import safe_name
 from sjdvp.runs.export import LAYOUTS, export_folder
-from sjdvp.runs.shards import Selection
-from tests.fake_painter import SIZE, FakePainter
+from sjdvp.runs.sharding import Selection
+from tests.fake_generator import SIZE, FakeGenerator
 
 RECORDS = [
     {"prompt": "a/../b_c", "tag": "one", "include": [], "style": "anime", "id": "../x"},
@@ -25,7 +25,11 @@ def draw(tmp_path: Path, n: int = 1, selection: Selection = Selection(), **run: 
     prompts = tmp_path / "p.jsonl"
     prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
     config = RunConfig(run=RunSettings(seed=1, num_images_per_prompt=n, **run))
-    generate(Request(config, tmp_path / "out", prompts=prompts, selection=selection), FakePainter().open, ignore)
+    generate(
+        Request(config, tmp_path / "out", prompts=prompts, selection=selection),
+        FakeGenerator().open,
+        ignore,
+    )
     return tmp_path / "out"
 
 
@@ -41,8 +45,10 @@ def test_check_finds_what_is_wrong(tmp_path):
     out = draw(tmp_path, n=2)
     report = check_folder(out)
     assert (report.expected, report.ok, report.whole) == (6, 4, False)
-    assert found(report.missing) == {f"images/000001_0{s}.png": "failed: no picture" for s in (0, 1)}
-    a, b, c, d = (out / f"images/{name}.png" for name in ("000000_00", "000000_01", "000002_00", "000002_01"))
+    assert found(report.missing) == {f"images/000001_0{s}.png": "failed: no image" for s in (0, 1)}
+    a, b, c, d = (
+        out / f"images/{name}.png" for name in ("000000_00", "000000_01", "000002_00", "000002_01")
+    )
     a.rename(tmp_path / "swap")
     b.rename(a)
     (tmp_path / "swap").rename(b)
@@ -52,8 +58,8 @@ def test_check_finds_what_is_wrong(tmp_path):
     (out / "images/.000009.png.000-of-001.tmp").touch()
     report = check_folder(out)
     assert found(report.corrupt) == {
-        "images/000000_00.png": "holds the picture of images/000000_01.png",
-        "images/000000_01.png": "holds the picture of images/000000_00.png",
+        "images/000000_00.png": "holds the image of images/000000_01.png",
+        "images/000000_01.png": "holds the image of images/000000_00.png",
         "images/000002_00.png": f"{c.stat().st_size} bytes, the log says {c.stat().st_size + 7}",
         "images/000002_01.png": "not the bytes that were written",
     }
@@ -85,8 +91,8 @@ def test_expected_is_what_any_command_asked_for(tmp_path):
 GENEVAL = {f"0000{i}/samples/0000{s}.png": f"00000{i}_0{s}.png" for i in (0, 2) for s in (0, 1)}
 FLAT = {f"00000{i}_0{s}.png": f"00000{i}_0{s}.png" for i in (0, 2) for s in (0, 1)}
 COMPBENCH = {
-    f"samples/{prompt}_{number:06d}.png": picture
-    for prompt, number, picture in [
+    f"samples/{prompt}_{number:06d}.png": image
+    for prompt, number, image in [
         ("a .. b c", 0, "000000_00.png"),
         ("a .. b c", 1, "000000_01.png"),
         ("plain", 4, "000002_00.png"),
@@ -105,17 +111,22 @@ COMPBENCH = {
         ("hpsv2", 1, {"anime/00000.jpg": "000000.png", "photo/00001.jpg": "000002.png"}, []),
         ("flat", 1, {"000000.png": "000000.png", "000002.png": "000002.png"}, []),
         ("flat", 2, FLAT, []),
-        ("imagefolder", 1, {"000000.png": "000000.png", "000002.png": "000002.png"}, ["metadata.jsonl"]),
+        (
+            "imagefolder",
+            1,
+            {"000000.png": "000000.png", "000002.png": "000002.png"},
+            ["metadata.jsonl"],
+        ),
     ],
 )
-def test_layouts_pair_prompt_and_picture_though_one_failed(tmp_path, layout, n, links, others):
+def test_layouts_pair_prompt_and_image_though_one_failed(tmp_path, layout, n, links, others):
     out, target = draw(tmp_path, n), tmp_path / "target"
     report = export_folder(out, target, layout)
     assert tree(target) == sorted([*links, *others])
     assert report.written == len(tree(target)) - sum(name.endswith("jsonl") for name in others)
     assert report.left_out == tuple(f"row 1, sample {s}: failed" for s in range(n))
-    for link, picture in links.items():
-        assert (target / link).samefile(out / "images" / picture)
+    for link, image in links.items():
+        assert (target / link).samefile(out / "images" / image)
     assert export_folder(out, target, layout) == report
 
 
@@ -130,25 +141,34 @@ def test_geneval_and_imagefolder_say_what_is_shown(tmp_path):
     }
     export_folder(out, tmp_path / "i", "imagefolder")
     lines = [json.loads(line) for line in (tmp_path / "i/metadata.jsonl").read_text().splitlines()]
-    assert [(line["file_name"], line["text"]) for line in lines] == [("000000.png", "a/../b_c"), ("000002.png", "plain")]
+    assert [(line["file_name"], line["text"]) for line in lines] == [
+        ("000000.png", "a/../b_c"),
+        ("000002.png", "plain"),
+    ]
 
 
 @pytest.mark.parametrize(("layout", "n", "rows"), [("dpg", 1, (0, 2)), ("dpg", 4, (0, 2))])
-@pytest.mark.parametrize("ids", [("a/b", "a b"), ("../x", "x"), ("é" * 120, "é" * 121), ("2", None), (" a", "a")])
-def test_rows_that_come_to_one_name_are_named_before_anything_is_written(tmp_path, monkeypatch, layout, n, rows, ids):
+@pytest.mark.parametrize(
+    "ids", [("a/b", "a b"), ("../x", "x"), ("é" * 120, "é" * 121), ("2", None), (" a", "a")]
+)
+def test_rows_that_come_to_one_name_are_named_before_anything_is_written(
+    tmp_path, monkeypatch, layout, n, rows, ids
+):
     records = [{"prompt": f"prompt {i}"} for i in range(3)]
     for row, identity in zip(rows, ids, strict=True):
         records[row] |= {"id": identity} if identity else {}
     monkeypatch.setattr("tests.runs.test_check_and_export.RECORDS", records)
     out = draw(tmp_path, n)
-    with pytest.raises(FolderError, match=r"rows 0 and 2 of the prompts would both be .*\.png") as caught:
+    with pytest.raises(
+        FolderError, match=r"rows 0 and 2 of the prompts would both be .*\.png"
+    ) as caught:
         export_folder(out, tmp_path / "t", layout)
     assert "--layout flat" in caught.value.hint
     assert not (tmp_path / "t").exists()
     assert export_folder(out, tmp_path / "flat", "flat").written == 3 * n
 
 
-def test_dpg_grid_holds_the_four_pictures(tmp_path):
+def test_dpg_grid_holds_the_four_images(tmp_path):
     out = draw(tmp_path, 4)
     export_folder(out, tmp_path / "t", "dpg")
     grid = Image.open(tmp_path / "t/c.png")
@@ -159,16 +179,16 @@ def test_dpg_grid_holds_the_four_pictures(tmp_path):
         assert part.tobytes() == Image.open(out / f"images/000002_0{sample}.png").tobytes()
 
 
-def test_a_corrupt_picture_is_not_exported(tmp_path):
+def test_a_corrupt_image_is_not_exported(tmp_path):
     out = draw(tmp_path)
     data = (out / "images/000002.png").read_bytes()
     (out / "images/000002.png").write_bytes((out / "images/000000.png").read_bytes())
     report = export_folder(out, tmp_path / "t", "flat")
     assert tree(tmp_path / "t") == ["000000.png"]
-    assert "row 2, sample 0: holds the picture of images/000000.png" in report.left_out
+    assert "row 2, sample 0: holds the image of images/000000.png" in report.left_out
     (out / "images/000002.png").write_bytes(data)
     (tmp_path / "t/000002.png").write_bytes(b"mine")
-    with pytest.raises(FolderError, match="another picture"):
+    with pytest.raises(FolderError, match="another image"):
         export_folder(out, tmp_path / "t", "flat")
 
 
@@ -187,7 +207,7 @@ def test_export_refuses_bad_targets(tmp_path):
     out = draw(tmp_path)
     with pytest.raises(ConfigError, match="unknown layout 'x'"):
         export_folder(out, tmp_path / "t", "x")
-    with pytest.raises(FolderError, match="keeps its pictures"):
+    with pytest.raises(FolderError, match="keeps its images"):
         export_folder(out, out / "images" / "t", "flat")
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="file is a file, not a folder"):
@@ -201,7 +221,14 @@ def test_export_refuses_bad_targets(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("../../etc", "etc"), ("a\0b", "a x00b"), ("..", "prompt"), ("/", "prompt"), ("é" * 300, "é" * 100), (r"C:\a", "C: a")],
+    [
+        ("../../etc", "etc"),
+        ("a\0b", "a x00b"),
+        ("..", "prompt"),
+        ("/", "prompt"),
+        ("é" * 300, "é" * 100),
+        (r"C:\a", "C: a"),
+    ],
 )
 def test_names_stay_one_part_of_a_path(text, name):
     assert safe_name(text) == name
@@ -211,5 +238,5 @@ def test_a_log_that_names_a_file_elsewhere_is_refused(tmp_path):
     out = draw(tmp_path)
     log = next(out.glob("log.shard-*"))
     log.write_text(log.read_text().replace("images/000002.png", "../secret.png"))
-    with pytest.raises(FolderError, match="no picture of this folder"):
+    with pytest.raises(FolderError, match="no image of this folder"):
         export_folder(out, tmp_path / "t", "flat")

@@ -2,7 +2,7 @@ import pytest
 
 from sjdvp.errors import ConfigError
 from sjdvp.runs.seeds import image_seed, new_run_seed
-from sjdvp.runs.shards import Selection, Shard, parse_indices, parse_shard, rank
+from sjdvp.runs.sharding import Selection, Shard, parse_indices, parse_shard, rank
 
 
 def array(task: int, first: int, count: int, step: int = 1) -> dict[str, str]:
@@ -23,18 +23,36 @@ def test_shards_cover_every_row_once():
         ("auto", {}, Shard(0, 1)),
         ("auto", {"RANK": "2", "WORLD_SIZE": "4"}, Shard(2, 4)),
         ("auto", {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Shard(1, 2)),
-        ("auto", {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, Shard(0, 1)),
         (
             "auto",
-            {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "5", "SLURM_ARRAY_TASK_STEP": "2"},
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"},
+            Shard(0, 1),
+        ),
+        (
+            "auto",
+            {
+                "SLURM_ARRAY_TASK_ID": "7",
+                "SLURM_ARRAY_TASK_MIN": "3",
+                "SLURM_ARRAY_TASK_COUNT": "5",
+                "SLURM_ARRAY_TASK_STEP": "2",
+            },
             Shard(2, 5),
         ),
         (
             "auto",
-            {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_PROCID": "2", "SLURM_NTASKS": "3"},
+            {
+                "SLURM_ARRAY_TASK_ID": "1",
+                "SLURM_ARRAY_TASK_COUNT": "2",
+                "SLURM_PROCID": "2",
+                "SLURM_NTASKS": "3",
+            },
             Shard(5, 6),
         ),
-        ("auto", {"RANK": "3", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, Shard(3, 4)),
+        (
+            "auto",
+            {"RANK": "3", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
+            Shard(3, 4),
+        ),
     ],
 )
 def test_shard_is_read(text, environ, shard):
@@ -46,10 +64,22 @@ def test_shard_is_read(text, environ, shard):
     [
         *((text, {}) for text in ("", "3", "8/8", "-1/4", "a/b", "1/0", "1/2/3", "\u0661/4")),
         ("auto", {"RANK": "x", "WORLD_SIZE": "4"}),
-        ("auto", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2"}),
         (
             "auto",
-            {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_STEP": "2"},
+            {
+                "SLURM_ARRAY_TASK_ID": "9",
+                "SLURM_ARRAY_TASK_MIN": "3",
+                "SLURM_ARRAY_TASK_COUNT": "2",
+            },
+        ),
+        (
+            "auto",
+            {
+                "SLURM_ARRAY_TASK_ID": "4",
+                "SLURM_ARRAY_TASK_MIN": "3",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+                "SLURM_ARRAY_TASK_STEP": "2",
+            },
         ),
     ],
 )
@@ -78,8 +108,13 @@ def test_bad_indices_are_refused(text):
 
 
 def test_seeds_are_a_fixed_function_without_collisions():
-    seeds = {image_seed(run, index, sample) for run in range(3) for index in range(300) for sample in range(3)}
+    seeds = {
+        image_seed(run, index, sample)
+        for run in range(3)
+        for index in range(300)
+        for sample in range(3)
+    }
     assert len(seeds) == 3 * 300 * 3
     assert all(0 <= seed < 2**53 for seed in seeds)
-    assert image_seed(0, 0, 0) == 617863238189767  # a change here changes every picture
+    assert image_seed(0, 0, 0) == 617863238189767  # a change here changes every image
     assert 0 <= new_run_seed() < 2**32

@@ -60,10 +60,18 @@ PartitionName=high Nodes=ALL DefaultTime=10 MaxTime=60 PriorityTier=10 PreemptMo
 
 def obstacle() -> str:
     """Say why there can be no cluster here; "" when there can."""
-    absent = [program for program in PROGRAMS if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")]
+    absent = [
+        program
+        for program in PROGRAMS
+        if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+    ]
     if os.geteuid() != 0:
         return "a SLURM cluster needs root"
-    return f"not installed: {', '.join(absent)} (apt-get install munge slurmctld slurmd slurm-client)" if absent else ""
+    return (
+        f"not installed: {', '.join(absent)} (apt-get install munge slurmctld slurmd slurm-client)"
+        if absent
+        else ""
+    )
 
 
 class Cluster:
@@ -72,8 +80,15 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self.environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
-        self.environ |= {"SLURM_CONF": f"{folder}/slurm.conf", "PATH": f"{os.environ['PATH']}:/usr/sbin"}
+        self.environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "SBATCH", "SRUN"))
+        }
+        self.environ |= {
+            "SLURM_CONF": f"{folder}/slurm.conf",
+            "PATH": f"{os.environ['PATH']}:/usr/sbin",
+        }
 
     def start(self) -> None:
         for name in ("munge", "run", "state", "log", "dev", *(f"spool/{node}" for node in NODES)):
@@ -92,7 +107,10 @@ class Cluster:
         wait_until(lambda: all(state in _READY for state in self.node_states().values()), 20)
 
     def _munge_files(self) -> list[tuple[str, str]]:
-        run = [(name, f"run/munge.{name.removesuffix('-file')}") for name in ("socket", "pid-file", "seed-file")]
+        run = [
+            (name, f"run/munge.{name.removesuffix('-file')}")
+            for name in ("socket", "pid-file", "seed-file")
+        ]
         return [("key-file", "munge/key"), ("log-file", "log/munged.log"), *run]
 
     def _configure(self) -> None:
@@ -121,7 +139,10 @@ class Cluster:
         """Pull the plug: the daemon and everything that runs on the node."""
         self.daemons.pop(node).kill()
         jobs = self.processes(f"SLURMD_NODENAME={node}")
-        for pid in [*_step_daemons(jobs), *jobs]:  # these first: they would tell of the jobs' deaths
+        for pid in [
+            *_step_daemons(jobs),
+            *jobs,
+        ]:  # these first: they would tell of the jobs' deaths
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         # What the controller finds out by itself after SlurmdTimeout.
@@ -132,7 +153,9 @@ class Cluster:
         return dict(line.split() for line in lines if line)
 
     def ask(self, *command: str) -> str:
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            command, env=self.environ, capture_output=True, text=True, timeout=30, check=False
+        )
         if done.returncode:
             raise OSError(f"{command}: {done.stderr}")
         return done.stdout
@@ -155,7 +178,10 @@ class Cluster:
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
                 variables = path.read_bytes().split(b"\0")
-                if f"SLURM_CONF={self.folder}/slurm.conf".encode() in variables and variable.encode() in variables:
+                if (
+                    f"SLURM_CONF={self.folder}/slurm.conf".encode() in variables
+                    and variable.encode() in variables
+                ):
                     found.append(int(path.parent.name))
         return found
 
@@ -172,13 +198,17 @@ class Cluster:
 
     def _run(self, name: str, *command: str) -> None:
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
-            self.daemons[name] = subprocess.Popen(command, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.daemons[name] = subprocess.Popen(
+                command, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
 
 @contextlib.contextmanager
 def running_cluster() -> Iterator[Cluster]:
     # A socket's path may have 107 characters: not pytest's own folder.
-    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    folder = Path(
+        subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()
+    )
     folder.chmod(0o755)
     cluster = Cluster(folder)
     try:
@@ -208,7 +238,9 @@ def _step_daemons(jobs: list[int]) -> set[int]:
 
 def _free_ports(count: int) -> int:
     """Return the first of `count` free ports in a row."""
-    own = 20000 + os.getpid() * 8 % 12000  # below the ports that the kernel gives out, and not those of a cluster beside this one
+    own = (
+        20000 + os.getpid() * 8 % 12000
+    )  # below the ports that the kernel gives out, and not those of a cluster beside this one
     for first in range(own, own + 800, 8):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + count):

@@ -40,14 +40,30 @@ class Work:
     def sjdvp(self, *arguments: object, module: str = "sjdvp_cli", code: int = 0) -> str:
         command = [sys.executable, "-m", module, *map(str, arguments)]
         done = subprocess.run(
-            command, env=self.cluster.environ | {"HOLD": str(self.hold)}, cwd=ROOT, capture_output=True, text=True, check=False
+            command,
+            env=self.cluster.environ | {"HOLD": str(self.hold)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == code, done.stderr
         return done.stdout + (done.stderr if code else "")
 
     def write(self, *options: object) -> None:
         """Write the scripts, and edit them as a user may: another program."""
-        self.sjdvp("slurm", "--prompts", self.prompts, "-o", self.out, "--shards", SHARDS, "--seed", 1, *options)
+        self.sjdvp(
+            "slurm",
+            "--prompts",
+            self.prompts,
+            "-o",
+            self.out,
+            "--shards",
+            SHARDS,
+            "--seed",
+            1,
+            *options,
+        )
         for name in ("array.sh", "check.sh"):
             script = self.out / "slurm" / name
             script.write_text(script.read_text().replace("-m sjdvp_cli", "-m tests.slurm.program"))
@@ -62,14 +78,19 @@ class Work:
         return told["array"], states, sum(shard["done"] for shard in told["shards"])
 
     def rows(self) -> Counter[tuple[int, str]]:
-        return Counter((row["index"], row["status"]) for log in log_paths(self.out) for row in read_rows(log))
+        return Counter(
+            (row["index"], row["status"]) for log in log_paths(self.out) for row in read_rows(log)
+        )
 
     def log(self, job: str, task: int) -> str:
         return (self.out / "slurm" / "logs" / f"{job}_{task}.log").read_text(encoding="utf-8")
 
 
 def ended(cluster: Cluster, *jobs: str) -> bool:
-    return all(set(cluster.job_states(job).values()) <= {"COMPLETED", "FAILED", "CANCELLED"} for job in jobs)
+    return all(
+        set(cluster.job_states(job).values()) <= {"COMPLETED", "FAILED", "CANCELLED"}
+        for job in jobs
+    )
 
 
 def test_an_array_through_a_bad_day(cluster, tmp_path):
@@ -81,8 +102,12 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
     sent = work.send_missing()
     job = sent["job"]
     assert sent["array"] == "0-7"
-    wait_until(lambda: set(work.rows()) == {(shard, "ok") for shard in range(4)}, PATIENCE)  # four GPUs: four tasks at a time
-    nodes = [cluster.ask("squeue", "-h", "-j", f"{job}_{task}", "-o", "%N").strip() for task in range(3)]
+    wait_until(
+        lambda: set(work.rows()) == {(shard, "ok") for shard in range(4)}, PATIENCE
+    )  # four GPUs: four tasks at a time
+    nodes = [
+        cluster.ask("squeue", "-h", "-j", f"{job}_{task}", "-o", "%N").strip() for task in range(3)
+    ]
     assert nodes[0] == nodes[1] != nodes[2]
     array, states, _ = work.status()
     assert (array, states) == ("", ["RUNNING"] * 4 + ["PENDING"] * 4)
@@ -91,7 +116,15 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
     cluster.signal(f"{job}_0", "USR1")
     wait_until(lambda: "goes back into the queue" in work.log(job, 0), 10)
     cluster.kill_node(nodes[2])
-    cluster.ask("sbatch", "--partition=high", f"--nodelist={nodes[1]}", "--gres=gpu:2", "--output=/dev/null", "--wrap", "sleep 3")
+    cluster.ask(
+        "sbatch",
+        "--partition=high",
+        f"--nodelist={nodes[1]}",
+        "--gres=gpu:2",
+        "--output=/dev/null",
+        "--wrap",
+        "sleep 3",
+    )
     wait_until(lambda: set(map(cluster.job_states(job).get, "012")) == {"PENDING"}, 20)
     assert work.status()[0] == ""  # all three wait for their turn: none is missing
     cluster.start_node(nodes[2])
@@ -99,7 +132,17 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
     # A shard that is being drawn is started a second time at the same moment.
     wait_until(lambda: cluster.job_states(job)["0"] == "RUNNING", PATIENCE)
     wait_until(lambda: work.rows()[SHARDS, "ok"] == 1, 20)  # its second image
-    again = ("generate", "--prompts", work.prompts, "-o", work.out, "--seed", 1, "--shard", f"0/{SHARDS}")
+    again = (
+        "generate",
+        "--prompts",
+        work.prompts,
+        "-o",
+        work.out,
+        "--seed",
+        1,
+        "--shard",
+        f"0/{SHARDS}",
+    )
     assert "is being drawn by process" in work.sjdvp(*again, module="tests.slurm.program", code=2)
 
     # One task is taken out by hand: the only one that has to be sent again.
@@ -125,16 +168,26 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
 def test_ranks_of_srun_and_a_single_process_beside_them(cluster, tmp_path):
     """Outside of srun SLURM says NTASKS=4 and PROCID=0 though one process runs: it has to draw everything."""
     work = Work(cluster, tmp_path)
-    options = f"-m tests.slurm.program generate --prompts {work.prompts} --limit 8 --shard auto --seed 1"
+    options = (
+        f"-m tests.slurm.program generate --prompts {work.prompts} --limit 8 --shard auto --seed 1"
+    )
     script = f"cd {ROOT}; {sys.executable} {options} -o {tmp_path}/one; srun {sys.executable} {options} -o {tmp_path}/four"
     job = cluster.ask(
-        "sbatch", "--parsable", "-n4", f"--output={tmp_path}/log", "--export=ALL,HOLD=/nothing", "--wrap", script
+        "sbatch",
+        "--parsable",
+        "-n4",
+        f"--output={tmp_path}/log",
+        "--export=ALL,HOLD=/nothing",
+        "--wrap",
+        script,
     ).strip()
     wait_until(lambda: ended(cluster, job), PATIENCE)
     assert check_folder(tmp_path / "one").whole
     assert check_folder(tmp_path / "four").whole
     assert [path.name for path in log_paths(tmp_path / "one")] == ["log.shard-000-of-001.jsonl"]
-    assert [path.name for path in log_paths(tmp_path / "four")] == [f"log.shard-00{i}-of-004.jsonl" for i in range(4)]
+    assert [path.name for path in log_paths(tmp_path / "four")] == [
+        f"log.shard-00{i}-of-004.jsonl" for i in range(4)
+    ]
 
 
 def test_more_shards_than_an_array_may_have_tasks(cluster, tmp_path):

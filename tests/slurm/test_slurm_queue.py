@@ -8,11 +8,11 @@ from sjdvp.config import RunConfig
 from sjdvp.errors import SlurmError
 from sjdvp.events import ignore
 from sjdvp.generate import Request, generate
-from sjdvp.runs.shards import Shard
+from sjdvp.runs.sharding import Shard
 from sjdvp.slurm import queue
 from sjdvp.slurm.script import read_array
 from sjdvp_cli.app import run
-from tests.fake_painter import FakePainter
+from tests.fake_generator import FakeGenerator
 
 CONFIG = "MaxArraySize            = 1001\n"
 
@@ -28,9 +28,13 @@ def slurm(tmp_path, monkeypatch):
         for name, text in answers.items():
             (folder / f"{name}.txt").write_text(text)
             script = folder / name
-            script.write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\nexec /bin/cat {folder}/{name}.txt\n')
+            script.write_text(
+                f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\nexec /bin/cat {folder}/{name}.txt\n'
+            )
             script.chmod(0o755)
-        return lambda: (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+        return lambda: (
+            (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+        )
 
     return answer
 
@@ -54,7 +58,9 @@ def test_array_list():
 
 
 def test_queue_lines(slurm):
-    slurm(squeue="5|0|RUNNING|n1|None\n5|1|PENDING||Resources\n6|N/A|RUNNING|n1|None\n4|12|TIMEOUT|n2|TimeLimit\n")
+    slurm(
+        squeue="5|0|RUNNING|n1|None\n5|1|PENDING||Resources\n6|N/A|RUNNING|n1|None\n4|12|TIMEOUT|n2|TimeLimit\n"
+    )
     tasks = queue.queued_tasks()
     assert [(task.job, task.task, task.active, task.node) for task in tasks] == [
         ("5", 0, True, "n1"),
@@ -67,7 +73,9 @@ def test_a_command_that_is_not_there_or_refuses(slurm, tmp_path):
     with pytest.raises(SlurmError, match="there is no scontrol here"):
         queue.largest_array()
     slurm(sbatch="")
-    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: Invalid account' >&2; exit 1\n")
+    (tmp_path / "bin" / "sbatch").write_text(
+        "#!/bin/sh\necho 'sbatch: error: Invalid account' >&2; exit 1\n"
+    )
     with pytest.raises(SlurmError, match=r"^sbatch: Invalid account$"):
         queue.submit(tmp_path / "array.sh")
 
@@ -75,13 +83,32 @@ def test_a_command_that_is_not_there_or_refuses(slurm, tmp_path):
 def test_own_job():
     assert queue.own_job({}) == ""
     assert queue.own_job({"SLURM_JOB_ID": "7"}) == "7"
-    assert queue.own_job({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}) == "5_2"
+    assert (
+        queue.own_job({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"})
+        == "5_2"
+    )
 
 
 def test_submit_status_and_missing(slurm, out, prompts, capsys):
     calls = slurm(scontrol=CONFIG, sbatch="5\n", squeue="")
     assert (
-        run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "4", "--at-once", "2", "--submit", "--seed", "1"]) == 0
+        run(
+            [
+                "slurm",
+                "--prompts",
+                str(prompts),
+                "-o",
+                str(out),
+                "--shards",
+                "4",
+                "--at-once",
+                "2",
+                "--submit",
+                "--seed",
+                "1",
+            ]
+        )
+        == 0
     )
     assert capsys.readouterr().out == "5\n"
     submitted = [call for call in calls() if call.startswith("sbatch")]
@@ -92,15 +119,15 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
 
     # Shard 0 is done and forgotten by the queue, 1 has failed, 2 runs, 3 is nowhere; another job of the same user does not count.
     for shard, limit in ((0, None), (1, 1)):
-        painter = FakePainter()
+        generator = FakeGenerator()
         config = RunConfig().run
         assert config.seed is None
         request = Request(RunConfig(), out, prompts=prompts, shard=Shard(shard, 4))
-        generate(request, painter.open, ignore)
+        generate(request, generator.open, ignore)
         if limit:
-            for picture in sorted((out / "images").glob("*.png")):
-                if int(picture.stem) % 4 == 1:
-                    picture.unlink()
+            for image in sorted((out / "images").glob("*.png")):
+                if int(image.stem) % 4 == 1:
+                    image.unlink()
                     break
     slurm(squeue="5|1|FAILED|n1|NonZeroExitCode\n5|2|RUNNING|n1|None\n99|3|RUNNING|n1|None\n")
     assert run(["slurm", "status", str(out)]) == 0
@@ -118,18 +145,29 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
     assert json.loads(capsys.readouterr().out) == {"job": "6", "array": "1,3", "check": "6"}
     assert "--array=1,3%2" in [call for call in calls() if call.startswith("sbatch")][-2]
     # The new array counts, though the old one's failure is still remembered.
-    slurm(squeue="5|1|FAILED|n1|NonZeroExitCode\n6|1|PENDING||Priority\n5|2|RUNNING|n1|None\n6|3|PENDING||Priority\n")
+    slurm(
+        squeue="5|1|FAILED|n1|NonZeroExitCode\n6|1|PENDING||Priority\n5|2|RUNNING|n1|None\n6|3|PENDING||Priority\n"
+    )
     assert run(["slurm", "--submit", "--missing", "-o", str(out)]) == 0
     assert "nothing is missing" in capsys.readouterr().err
 
 
 def test_flags_reach_the_script(slurm, out, prompts):
-    flags = ["--gpus", "2", "--limit", "3", "--no-retry-failed", "--set", "decoder.window=3", "--no-metadata", "-n", "2"]
+    flags = [
+        "--gpus",
+        "2",
+        "--limit",
+        "3",
+        "--no-retry-failed",
+        "--set",
+        "decoder.window=3",
+        "--no-metadata",
+        "-n",
+        "2",
+    ]
     assert run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "2", *flags]) == 0
     script = (out / "slurm" / "array.sh").read_text().replace(" \\\n   ", "")
-    wanted = (
-        "--limit 3 --no-retry-failed --set decoder.window=3 --num-images-per-prompt 2 --no-metadata --progress plain --gpus all"
-    )
+    wanted = "--limit 3 --no-retry-failed --set decoder.window=3 --num-images-per-prompt 2 --no-metadata --progress plain --gpus all"
     assert f"generate --prompts {prompts} --out {out} {wanted} --shard" in script
     assert "#SBATCH --gres=gpu:2" in script
 
@@ -151,14 +189,21 @@ def test_status_without_slurm_tells_what_is_on_disk(slurm, out, prompts, capsys)
         (["-o", "{out}", "--shards", "2"], "prompts come from either"),
         (["-o", "{out}", "--shards", "2", "--prompts", "-"], "cannot read its prompts from a pipe"),
         (["-o", "{out}", "--shards", "2", "--prompts", "absent.txt"], "cannot read the prompts"),
-        (["-o", "{out}", "--shards", "1002", "--prompts", "{prompts}"], "at most 1001 tasks (MaxArraySize)"),
+        (
+            ["-o", "{out}", "--shards", "1002", "--prompts", "{prompts}"],
+            "at most 1001 tasks (MaxArraySize)",
+        ),
         (["-o", "{out}", "--missing"], "use: sjdvp slurm --submit --missing"),
         (["-o", "{out}", "--missing", "--submit"], "no array script"),
         (["status", "{out}"], "no array script"),
     ],
 )
-def test_mistakes_are_found_before_anything_is_written(slurm, out, prompts, capsys, arguments, message):
+def test_mistakes_are_found_before_anything_is_written(
+    slurm, out, prompts, capsys, arguments, message
+):
     slurm(scontrol=CONFIG, squeue="")
-    assert run(["slurm", *[argument.format(out=out, prompts=prompts) for argument in arguments]]) == 2
+    assert (
+        run(["slurm", *[argument.format(out=out, prompts=prompts) for argument in arguments]]) == 2
+    )
     assert message in capsys.readouterr().err
     assert not out.exists()

@@ -21,7 +21,9 @@ def job(out, **changes):
 
 
 def directives(text):
-    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    return [
+        line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")
+    ]
 
 
 def test_what_the_array_asks_and_runs():
@@ -59,7 +61,11 @@ def test_written_scripts_are_read_back_edits_included(tmp_path):
     assert (tmp_path / FOLDER / CHECK).is_file()
     assert (tmp_path / FOLDER / "logs").is_dir()
     assert read_array(tmp_path) == (8, "%2")
-    script.write_text(script.read_text().replace("$SLURM_ARRAY_TASK_ID/8", "${SLURM_ARRAY_TASK_ID}/16").replace("%2\n", "\n"))
+    script.write_text(
+        script.read_text()
+        .replace("$SLURM_ARRAY_TASK_ID/8", "${SLURM_ARRAY_TASK_ID}/16")
+        .replace("%2\n", "\n")
+    )
     assert read_array(tmp_path) == (16, "")
 
 
@@ -85,7 +91,9 @@ def test_nothing_smuggles_a_line_into_the_script(tmp_path):
     with pytest.raises(ConfigError, match="line end"):
         job(tmp_path / "a\n#SBATCH --uid=0").array_script()
     text = job(tmp_path, generate=("--prompt", "a cat\n#SBATCH --uid=0; $(reboot)")).array_script()
-    assert "'a cat\n#SBATCH --uid=0; $(reboot)'" in text  # quoted, and after the first command, where sbatch reads no more
+    assert (
+        "'a cat\n#SBATCH --uid=0; $(reboot)'" in text
+    )  # quoted, and after the first command, where sbatch reads no more
     assert text.index("set -eu") < text.index("--uid=0")
 
 

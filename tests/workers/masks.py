@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sjdvp.config import RunConfig
 from sjdvp.workers.pool import open_workers
-from tests.workers.painters import open_quick
+from tests.workers.generators import open_quick
 
 if __name__ == "__main__":
     with open_workers(RunConfig(), ["cpu", "cpu"], open_quick, print) as workers:

@@ -1,9 +1,9 @@
-"""`sjdvp` with a painter that needs no model, in worker processes too: `python -m tests.workers.program`."""
+"""`sjdvp` with a generator that needs no model, in worker processes too: `python -m tests.workers.program`."""
 
 import sjdvp_cli.generate
 from sjdvp_cli.app import main
-from tests.workers.painters import open_quick
+from tests.workers.generators import open_quick
 
 if __name__ == "__main__":
-    sjdvp_cli.generate.open_painter = open_quick
+    sjdvp_cli.generate.open_generator = open_quick
     main()

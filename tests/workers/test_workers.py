@@ -16,19 +16,31 @@ from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.signals import STOPPING
 from sjdvp.workers.pool import open_workers
-from tests.fake_painter import FakePainter
-from tests.workers.painters import open_obedient, open_picky, open_timed, open_without_weights
+from tests.fake_generator import FakeGenerator
+from tests.workers.generators import open_obedient, open_picky, open_timed, open_without_weights
 
 
 class Run:
-    def __init__(self, folder: Path, prompts: list[str], n_workers: int = 2, open_painter=open_obedient, devices=(), notes=None):
+    def __init__(
+        self,
+        folder: Path,
+        prompts: list[str],
+        n_workers: int = 2,
+        open_generator=open_obedient,
+        devices=(),
+        notes=None,
+    ):
         self.out, self.notes = folder / "out", [] if notes is None else notes
         file = folder / "prompts.txt"
         file.write_text("".join(f"{prompt}\n" for prompt in prompts), encoding="utf-8")
         request = Request(RunConfig(run=RunSettings(seed=1)), self.out, prompts=file)
         devices = devices or ["cpu"] * n_workers
         self.summary = generate(
-            request, partial(open_workers, devices=devices, open_painter=open_painter, tell=self.notes.append), ignore
+            request,
+            partial(
+                open_workers, devices=devices, open_generator=open_generator, tell=self.notes.append
+            ),
+            ignore,
         )
 
     @property
@@ -36,18 +48,22 @@ class Run:
         return {row["index"]: row for row in read_rows(self.out / "log.shard-000-of-001.jsonl")}
 
 
-def pictures(out):
+def images(out):
     return {path.name: path.read_bytes() for path in (out / "images").iterdir()}
 
 
-def test_the_same_pictures_as_one_process(tmp_path):
+def test_the_same_images_as_one_process(tmp_path):
     prompts = [f"prompt {i}" for i in range(20)]
     (tmp_path / "many").mkdir()
     run = Run(tmp_path / "many", prompts, n_workers=3)
     assert (run.summary.ok, run.notes) == (20, [])
-    one = Request(RunConfig(run=RunSettings(seed=1)), tmp_path / "one", prompts=tmp_path / "many" / "prompts.txt")
-    generate(one, FakePainter().open, ignore)
-    assert pictures(tmp_path / "one") == pictures(run.out)
+    one = Request(
+        RunConfig(run=RunSettings(seed=1)),
+        tmp_path / "one",
+        prompts=tmp_path / "many" / "prompts.txt",
+    )
+    generate(one, FakeGenerator().open, ignore)
+    assert images(tmp_path / "one") == images(run.out)
 
 
 @pytest.mark.parametrize(
@@ -81,22 +97,28 @@ def test_an_image_that_kills_every_worker_fails_and_no_other_does(tmp_path):
 
 
 def test_a_lost_device_is_left_out(tmp_path):
-    run = Run(tmp_path, ["sleep 0.1"] * 12, open_painter=open_picky, devices=["cuda:0", "cuda:1"])
+    run = Run(tmp_path, ["sleep 0.1"] * 12, open_generator=open_picky, devices=["cuda:0", "cuda:1"])
     assert run.summary.ok == 12
-    assert all(note.startswith("worker 1 (cuda:1) broke (RuntimeError: this device is lost)") for note in run.notes)
+    assert all(
+        note.startswith("worker 1 (cuda:1) broke (RuntimeError: this device is lost)")
+        for note in run.notes
+    )
 
 
 def test_no_worker_left(tmp_path):
     notes = []
     with pytest.raises(DeviceError, match="all workers have died"):
-        Run(tmp_path, ["prompt"], open_painter=open_picky, devices=["cuda:1"], notes=notes)
-    assert [note.split("; ")[1].split("\n")[0] for note in notes] == [*["its images are drawn again"] * 2, "it is not replaced"]
+        Run(tmp_path, ["prompt"], open_generator=open_picky, devices=["cuda:1"], notes=notes)
+    assert [note.split("; ")[1].split("\n")[0] for note in notes] == [
+        *["its images are drawn again"] * 2,
+        "it is not replaced",
+    ]
     assert "3 times in a row" in notes[-1]
 
 
 def test_what_is_wrong_for_all_workers_ends_the_run(tmp_path):
     with pytest.raises(WeightsError, match="no weights here"):
-        Run(tmp_path, ["prompt"], open_painter=open_without_weights)
+        Run(tmp_path, ["prompt"], open_generator=open_without_weights)
 
 
 def test_stdout_belongs_to_the_parent(tmp_path, capfd):
@@ -108,11 +130,16 @@ def test_stdout_belongs_to_the_parent(tmp_path, capfd):
 
 def test_work_is_shared_evenly(tmp_path):
     """100 images of uneven length on 3 workers: from when all are there, they idle for at most a tenth of the time."""
-    seconds = [0.05 * (1 + i % 7) for i in range(100)]  # long against what a busy machine takes to pass a job on
-    run = Run(tmp_path, [f"sleep {s}" for s in seconds], n_workers=3, open_painter=open_timed)
+    seconds = [
+        0.05 * (1 + i % 7) for i in range(100)
+    ]  # long against what a busy machine takes to pass a job on
+    run = Run(tmp_path, [f"sleep {s}" for s in seconds], n_workers=3, open_generator=open_timed)
     assert run.summary.ok == 100
     spans = [[float(word) for word in row["gpu"].split()] for row in run.rows.values()]
-    workers = {worker: sorted((start, end) for who, start, end in spans if who == worker) for worker, _, _ in spans}
+    workers = {
+        worker: sorted((start, end) for who, start, end in spans if who == worker)
+        for worker, _, _ in spans
+    }
     assert len(workers) == 3
     begin, end = max(own[0][0] for own in workers.values()), max(end for _, _, end in spans)
     busy = sum(max(0.0, stop - max(begin, start)) for _, start, stop in spans)
@@ -123,7 +150,9 @@ def test_work_is_shared_evenly(tmp_path):
 
 def test_signals_are_held_back_from_the_first_moment():
     """A worker that is still starting must not end in a KeyboardInterrupt: the first one too, in a process that never had any."""
-    told = subprocess.run([sys.executable, "-m", "tests.workers.masks"], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.workers.masks"], capture_output=True, text=True, check=True
+    ).stdout
     masks = [int(mask, 16) for mask in re.findall(r"^SigBlk:\s*(\w+)$", told, re.MULTILINE)]
     assert len(masks) == 2
     assert all(mask >> signum - 1 & 1 for mask in masks for signum in STOPPING)

@@ -13,7 +13,14 @@ from sjdvp.runs.prompts.folder import load_folder, read_folder
 from sjdvp.runs.prompts.found import Blank, Found, Problem, Row
 from sjdvp.runs.prompts.lines import Line, split_lines
 from sjdvp.runs.prompts.model import Prompt, PromptSet
-from sjdvp.runs.prompts.records import GENEVAL_KEYS, parse_json, read_coco, read_geneval, read_json, read_jsonl
+from sjdvp.runs.prompts.records import (
+    GENEVAL_KEYS,
+    parse_json,
+    read_coco,
+    read_geneval,
+    read_json,
+    read_jsonl,
+)
 from sjdvp.runs.prompts.tables import read_csv, read_tsv, read_txt
 from sjdvp.text import printable
 

@@ -1,0 +1,33 @@
+"""Which decoders a analysis looks at: those that are named, and small grids around verification prediction. Imports no torch."""
+
+from collections.abc import Mapping, Sequence
+
+from sjdvp.compare import Resolve, Variant, plan_variants
+
+_GROWTH = {
+    "prediction.kind": ["published"]
+}  # the published rule alone: the adaptive one would switch itself off where it loses
+_AROUND = {  # one setting at a time, the others as they are
+    "prediction.rises": ["1", "2", "3", "4"],
+    "prediction.history": ["3", "4", "6", "8"],
+    "prediction.decay": ["0.25", "0.5", "1"],
+    "prediction.beta": ["0.25", "0.5", "1", "2"],
+}
+_WINDOWS = {"window": ["8", "16", "32", "64"]}
+
+
+def grid_variants(resolve: Resolve) -> tuple[Variant, ...]:
+    """Return variants that vary N, L, decay, beta and the window of `sjdvp`, one at a time, and the windows of `sjd`."""
+    variants = plan_variants(["sjd"], _WINDOWS, resolve)
+    for varied in ({}, _WINDOWS, *({key: values} for key, values in _AROUND.items())):
+        variants += plan_variants(["sjdvp"], {**_GROWTH, **varied}, resolve)
+    return variants
+
+
+def plan(
+    decoders: Sequence[str], sweep: Mapping[str, Sequence[str]], *, grids: bool, resolve: Resolve
+) -> tuple[Variant, ...]:
+    """Return the variants of a analysis, each decoder once, whatever its names."""
+    variants = plan_variants(decoders, sweep, resolve) + (grid_variants(resolve) if grids else ())
+    distinct = {variant.config.decoder: variant for variant in reversed(variants)}
+    return tuple(variant for variant in variants if distinct[variant.config.decoder] is variant)

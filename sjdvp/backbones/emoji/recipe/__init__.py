@@ -1,4 +1,0 @@
-"""The recipe that trained the embedded model: data, codes, pixel decoder, trunk, figures.
-
-Nothing here is needed to use the model; ``python -m sjdvp.backbones.emoji.recipe`` makes it again.
-"""

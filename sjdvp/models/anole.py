@@ -1,0 +1,57 @@
+"""Anole-7B: Chameleon with an image head. A image is 32 x 32 tokens without row ends.
+
+With a text-only prompt the three branches of the official guidance are two: uncond + s_txt (cond - uncond), where uncond is
+[begin of text, begin of image]. Source: GAIR-NLP/anole, chameleon/inference/chameleon.py and logits_processor.py.
+"""
+
+import torch
+
+from sjdvp.config import ModelConfig
+from sjdvp.models.base import ImageModel
+from sjdvp.models.chameleon import load_chameleon
+from sjdvp.models.checkpoints import open_checkpoint
+from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.image_tokens import chameleon_image_ids
+from sjdvp.models.layout import Grid
+from sjdvp.models.packed import packed
+from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
+from sjdvp.models.sizes import requested, require
+from sjdvp.models.tokenizer import open_tokenizer, special_ids
+from sjdvp.models.transformer import Transformer
+from sjdvp.models.vq import TamingDecoder
+from sjdvp.models.vq.taming import CHAMELEON
+from sjdvp.weights import find_file, locate
+
+PIXELS_PER_TOKEN = 16
+_EXPECTED = {"<s>": 0, "<reserved08706>": 8710, "<racm3:break>": 8197}
+
+
+def open_anole(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Anole, in Meta's format or transformers'."""
+    side = config.resolution or 512
+    require(requested(config, (side, side)), [(side, side)], "Anole")
+    weights = locate(config.path, config.revision)
+    names = ("tokenizer/text_tokenizer.json", "text_tokenizer.json", "tokenizer.json")
+    tokenizer = open_tokenizer(find_file(weights, names, config.tokenizer, "model.tokenizer"))
+    pixel_file = find_file(
+        weights, ("tokenizer/vqgan.ckpt", "vqgan.ckpt"), config.pixels, "model.pixels"
+    )
+    tokens = chameleon_image_ids(tokenizer)
+    network = load_chameleon(weights.path, tokens, place, dtype)
+    embeds_TD = network.embeds_TD
+    bos, separator, begin = special_ids(tokenizer, list(_EXPECTED), _EXPECTED, len(embeds_TD))
+    return ImageModel(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN),
+        max_prompt=MAX_PROMPT,
+        transformer=Transformer(network.decoder),
+        prompt=TokenPrompter(
+            tokenizer, embeds_TD, "{prompt}", [bos], [separator, begin], lambda ids: [bos, begin]
+        ),
+        token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
+        row_end_D=None,
+        head=packed(network.head),
+        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), CHAMELEON, place.device),
+        truncate_pixels=True,
+    )

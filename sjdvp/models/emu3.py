@@ -1,0 +1,191 @@
+"""Emu3-Gen, in its own format and in transformers'.
+
+After the prompt come the size in tokens and an image token; then rows of tokens, each ended by an end-of-line token. The
+unconditional branch says what a image should not be. Sources: baaivision/Emu3, image_generation.py, mllm/processing_emu3.py.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import Emu3TextConfig, Emu3TextModel
+
+from sjdvp.config import ModelConfig
+from sjdvp.errors import WeightsError
+from sjdvp.models.base import ImageModel
+from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.decoder_config import decoder_fields
+from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.image_tokens import emu3_image_ids
+from sjdvp.models.layout import Grid
+from sjdvp.models.packed import packed
+from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
+from sjdvp.models.sizes import Size, multiples, requested, require, same_area
+from sjdvp.models.tokenizer import encode, open_tokenizer, special_ids
+from sjdvp.models.transformer import Transformer
+from sjdvp.models.vq import MovqDecoder
+from sjdvp.weights import Located, find_file, locate
+
+PIXELS_PER_TOKEN = 8
+POSITIVE = " masterpiece, film grained, best quality."
+NEGATIVE = (
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
+    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
+)
+# begin of text, begin of image, image token, end of line; ids of the released models
+_SPECIAL = {
+    "<|extra_203|>": 151849,
+    "<|image start|>": 151852,
+    "<|image token|>": 151851,
+    "<|extra_200|>": 151846,
+}
+_RELEASED_VOCABULARY = 184622
+
+
+class Emu3Network(nn.Module):
+    """The decoder, and the head over the image tokens alone."""
+
+    def __init__(self, config: Emu3TextConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.decoder = Emu3TextModel(config)
+        self.head = nn.Linear(config.hidden_size, vocab_size, bias=False)
+
+
+class Emu3Pixels(nn.Module):
+    """The pixel decoder, whose values are normalised by a mean and a standard deviation for each channel, brought to [-1, 1]."""
+
+    def __init__(
+        self, decoder: MovqDecoder, mean: list[float], std: list[float], device: torch.device
+    ) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self._mean, self._std = (
+            torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (mean, std)
+        )
+
+    def codebook(self) -> Tensor:
+        """Return the code vectors [V, E]."""
+        return self.decoder.codebook()
+
+    def forward(self, codes_NHW: Tensor) -> Tensor:
+        """Decode tokens [N, rows, columns] to pixels [N, 3, height, width] around [-1, 1]."""
+        return 2 * (self.decoder(codes_NHW) * self._std + self._mean) - 1
+
+
+def open_emu3(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Emu3-Gen."""
+    width, height = _size(config)
+    rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
+    weights = locate(config.path, config.revision)
+    tokenizer = open_tokenizer(_tokenizer_file(weights, config.tokenizer))
+    tokens = emu3_image_ids(tokenizer)
+    stored = open_checkpoint(weights.path)
+    network = _load(weights.path, stored, tokens, place, dtype)
+    embeds_TD = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
+    bos, begin, image, end_of_line = special_ids(
+        tokenizer, list(_SPECIAL), released, len(embeds_TD)
+    )
+    size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
+    negative = [bos, *encode(tokenizer, NEGATIVE), *size]
+    return ImageModel(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(rows, columns, row_end=True),
+        max_prompt=max(MAX_PROMPT, len(negative)),
+        transformer=Transformer(network.decoder),
+        prompt=TokenPrompter(
+            tokenizer, embeds_TD, "{prompt}" + POSITIVE, [bos], size, lambda ids: negative
+        ),
+        token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
+        row_end_D=embeds_TD[end_of_line],
+        head=packed(network.head),
+        vq_decoder=_open_pixels(weights.path, stored, config.pixels, place.device),
+        truncate_pixels=True,
+    )
+
+
+def _size(config: ModelConfig) -> Size:
+    """Return the image size; where the trained area is known, one that the official rule gives for its proportions."""
+    side = config.resolution or 720
+    size = requested(config, (side, side))
+    allowed = (
+        multiples(size, PIXELS_PER_TOKEN)
+        if config.resolution is None
+        else [same_area(size, side, PIXELS_PER_TOKEN)]
+    )
+    return require(size, allowed, "Emu3")
+
+
+def _tokenizer_file(weights: Located, other: str | None) -> Path:
+    try:
+        return find_file(weights, ["tokenizer.json"], other, "model.tokenizer")
+    except WeightsError as error:
+        if not any(weights.path.glob("*.tiktoken")):
+            raise
+        hint = "use the same tokenizer in the other format: --set model.tokenizer=BAAI/Emu3-Gen-hf/tokenizer.json"
+        raise WeightsError(
+            f"{weights.path} holds its tokenizer as a tiktoken file, which is not read here", hint
+        ) from error
+
+
+def _load(
+    path: Path, stored: Checkpoint, tokens: range, place: DeviceMap, dtype: torch.dtype
+) -> Emu3Network:
+    values = read_json(path / "config.json")
+    if values.get("model_type") not in ("Emu3", "emu3"):
+        raise WeightsError(
+            f"{path} is a {values.get('model_type')} model, not Emu3",
+            "take the profile of this model",
+        )
+    # The padding index matters to training alone, but its default is beyond a small vocabulary.
+    config = Emu3TextConfig(
+        **decoder_fields(values.get("text_config") or values, 1e6), pad_token_id=0
+    )
+    if tokens.stop > config.vocab_size:
+        raise WeightsError(
+            f"{path}: {config.vocab_size} tokens leave no room for image tokens up to {tokens.stop - 1}"
+        )
+    with torch.device("meta"):
+        network = Emu3Network(config, len(tokens))
+    # transformers has renamed its layout once; both are on the hub.
+    places = (("text_model.model.", "text_model."), ("model.text_model.", ""), ("model.", ""))
+    decoder, head = next((p for p in places if f"{p[0]}embed_tokens.weight" in stored), places[-1])
+
+    def part(name: str) -> Part:
+        if name.startswith("head."):
+            return Part(f"{head}lm_head.weight", lambda w: w[tokens.start : tokens.stop])
+        return Part(name.replace("decoder.", decoder, 1))
+
+    load_strict(
+        network,
+        stored,
+        f"the Emu3 decoder of {path.name}",
+        dtype,
+        place,
+        part,
+        ignore=r"(model\.)?vqmodel\.",
+    )
+    return network.eval().requires_grad_(False)
+
+
+def _open_pixels(
+    path: Path, stored: Checkpoint, other: str | None, device: torch.device
+) -> Emu3Pixels:
+    """Open the vision tokenizer: a part of the model in transformers' format, a model of its own in the original one."""
+    place = next(
+        (
+            place
+            for place in ("vqmodel.", "model.vqmodel.")
+            if f"{place}quantize.embedding.weight" in stored
+        ),
+        None,
+    )
+    if place is None:
+        path = locate(other, setting="model.pixels").path
+    decoder = MovqDecoder.load(stored.under(place) if place else open_checkpoint(path), device)
+    about = path / "preprocessor_config.json"
+    values = read_json(about) if about.is_file() else {}
+    return Emu3Pixels(
+        decoder, values.get("image_mean", [0.5] * 3), values.get("image_std", [0.5] * 3), device
+    )

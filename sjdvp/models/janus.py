@@ -1,0 +1,151 @@
+"""Janus-Pro, in its own format and in transformers'.
+
+Image tokens have embeddings and a head of their own. The unconditional branch is as long as the conditional one: every token
+between the first and the last is a pad, and pads are attended to. Sources: deepseek-ai/Janus, generation_inference.py and
+models/modeling_vlm.py; transformers, convert_janus_weights_to_hf.py.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+from transformers import LlamaConfig, LlamaModel
+
+from sjdvp.config import ModelConfig
+from sjdvp.errors import ConfigError, WeightsError
+from sjdvp.models.base import ImageModel
+from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.decoder_config import decoder_fields
+from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.layout import Grid
+from sjdvp.models.packed import packed
+from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
+from sjdvp.models.sizes import requested, require
+from sjdvp.models.tokenizer import open_tokenizer, special_ids
+from sjdvp.models.transformer import Transformer
+from sjdvp.models.vq import TamingDecoder
+from sjdvp.models.vq.taming import JANUS_HF, LLAMAGEN
+from sjdvp.weights import find_file, locate
+
+PIXELS_PER_TOKEN = 16
+TEMPLATE = "<|User|>: {prompt}\n\n<|Assistant|>:"
+# begin of text, begin of image, pad; ids of the released models
+_SPECIAL = {"<｜begin▁of▁sentence｜>": 100000, "<begin_of_image>": 100016, "<｜▁pad▁｜>": 100015}
+_RELEASED_VOCABULARY = 102400
+
+
+class _Mlp(nn.Module):
+    """Two layers with an exact GELU between."""
+
+    def __init__(self, n_in: int, n_hidden: int, n_out: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(n_in, n_hidden)
+        self.second = nn.Linear(n_hidden, n_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        second: Tensor = self.second(gelu(self.first(x)))
+        return second
+
+
+class JanusNetwork(nn.Module):
+    """The decoder, the embeddings of image tokens with their projection, and the head over image tokens."""
+
+    def __init__(self, config: LlamaConfig, vocab_size: int, code_size: int) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.decoder = LlamaModel(config)
+        self.table = nn.Embedding(vocab_size, code_size)
+        self.aligner = _Mlp(code_size, hidden, hidden)
+        self.head = _Mlp(hidden, hidden, vocab_size)
+
+
+# Names of ours -> names in the original layout, and in transformers'.
+_ORIGINAL = {
+    "decoder.": "language_model.model.",
+    "table.": "gen_embed.",
+    "aligner.first.": "gen_aligner.layers.0.",
+    "aligner.second.": "gen_aligner.layers.2.",
+    "head.first.": "gen_head.output_mlp_projector.",
+    "head.second.": "gen_head.vision_head.",
+}
+_TRANSFORMERS = {
+    "decoder.": "model.language_model.",
+    "table.": "model.generation_embeddings.",
+    "aligner.first.": "model.generation_aligner.fc1.",
+    "aligner.second.": "model.generation_aligner.hidden_layers.0.",
+    "head.first.": "model.generation_head.proj_out.",
+    "head.second.": "model.generation_head.vision_head.",
+}
+# What understanding images needs, the text head, and the vision tokenizer, which is loaded on its own.
+_UNUSED = r"vision_model\.|aligner\.|language_model\.lm_head\.|gen_vision_model\.|model\.(vision_model|aligner|vqmodel)\.|lm_head\."
+
+
+def open_janus(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Janus-Pro. Raises ConfigError for float16, in which it overflows."""
+    if dtype == torch.float16:
+        raise ConfigError("Janus-Pro overflows in fp16", "use --dtype bf16 or fp32", "model.dtype")
+    side = config.resolution or 384
+    require(requested(config, (side, side)), [(side, side)], "Janus-Pro")
+    weights = locate(config.path, config.revision)
+    tokenizer = open_tokenizer(
+        find_file(weights, ["tokenizer.json"], config.tokenizer, "model.tokenizer")
+    )
+    stored = open_checkpoint(weights.path)
+    original = _is_original(weights.path)
+    network = _load(weights.path, stored, place, dtype, original=original)
+    pixels = stored.under("gen_vision_model." if original else "model.vqmodel.")
+    embeds_TD = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
+    bos, begin, pad = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
+    return ImageModel(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN),
+        max_prompt=MAX_PROMPT,
+        transformer=Transformer(network.decoder),
+        prompt=TokenPrompter(
+            tokenizer,
+            embeds_TD,
+            TEMPLATE,
+            [bos],
+            [begin],
+            lambda ids: [ids[0], *[pad] * (len(ids) - 2), ids[-1]],
+        ),
+        token_embeds_VD=network.aligner(network.table.weight).detach(),
+        row_end_D=None,
+        head=packed(network.head),
+        vq_decoder=TamingDecoder.load(pixels, LLAMAGEN if original else JANUS_HF, place.device),
+        truncate_pixels=True,
+    )
+
+
+def _is_original(path: Path) -> bool:
+    kind = read_json(path / "config.json").get("model_type")
+    if kind not in ("multi_modality", "janus"):
+        raise WeightsError(f"{path} is a {kind} model, not Janus", "take the profile of this model")
+    return kind == "multi_modality"
+
+
+def _load(
+    path: Path, stored: Checkpoint, place: DeviceMap, dtype: torch.dtype, *, original: bool
+) -> JanusNetwork:
+    names = _ORIGINAL if original else _TRANSFORMERS
+    values = read_json(path / "config.json")["language_config" if original else "text_config"]
+    table = names["table."] + "weight"
+    if table not in stored:
+        raise WeightsError(
+            f"{path}: no {table} in its weights", "is this a Janus model that draws images?"
+        )
+    config = LlamaConfig(**decoder_fields(values, 10000.0))
+    with torch.device("meta"):
+        network = JanusNetwork(config, *stored.shapes[table])
+
+    def part(name: str) -> Part:
+        ours = next(ours for ours in names if name.startswith(ours))
+        return Part(name.replace(ours, names[ours], 1))
+
+    load_strict(
+        network, stored, f"the Janus model of {path.name}", dtype, place, part, ignore=_UNUSED
+    )
+    return network.eval().requires_grad_(False)

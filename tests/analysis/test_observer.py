@@ -1,0 +1,269 @@
+"""What the watch sums up, against loops over single looks that anybody can follow; and that watching changes nothing."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from sjdvp import rng
+from sjdvp.analysis.metrics import change, find
+from sjdvp.analysis.names import CANDIDATES
+from sjdvp.analysis.observer import Observer
+from sjdvp.config import PredictionConfig, SamplingConfig
+from sjdvp.decode.state import Tally
+from sjdvp.decode.step import decode_step
+from sjdvp.sampling import to_probs
+from tests.decode.table import TableModel, run
+from tests.decode.test_exactness import decoder
+
+S = 9
+MODEL = TableModel(vocab_size=3, forced=[i % 4 == 3 for i in range(S)], stride=4, sharpness=1.0)
+SEEDS = list(range(20))
+
+
+@dataclass
+class Slow:
+    """Keeps every distribution of every position of every row, and goes through them one by one."""
+
+    prediction: PredictionConfig
+    lives: dict = field(
+        default_factory=lambda: defaultdict(list)
+    )  # (row, position) -> its distributions so far, oldest first
+    sums: dict = field(default_factory=lambda: defaultdict(float))
+
+    def see(self, the_decoder, before, logits, after) -> None:
+        for row in range(len(before.n_B)):
+            if before.step_B[row] == 0:
+                self.lives = defaultdict(
+                    list, {key: life for key, life in self.lives.items() if key[0] != row}
+                )
+            n, n_after = int(before.n_B[row]), int(after.n_B[row])
+            tested, stood = (after.tally_BT - before.tally_BT)[
+                row, [Tally.DRAFTED, Tally.ACCEPTED]
+            ].tolist()
+            for w in range(the_decoder.window if n < S else 0):
+                if n + w >= S:
+                    break
+                self.sums["tested", w] += w < tested
+                self.sums["accepted", w] += w < stood
+                if not MODEL.forced[n + w]:
+                    distribution = to_probs(
+                        logits[row : row + 1, w : w + 1],
+                        torch.tensor([[False]]),
+                        the_decoder.sampling,
+                    )[0, 0].tolist()
+                    code = int(after.tokens_BS[row, n + w]) if n + w < n_after else None
+                    self.forward_pass(
+                        self.lives[row, n + w],
+                        distribution,
+                        w,
+                        code,
+                        bool(after.stood_BS[row, n + w]),
+                    )
+                    if w < the_decoder.window - 1:
+                        q = before.draft_probs_BWV[row, w].tolist()
+                        self.sums["drafts", w] += 1
+                        self.sums["overlap", w] += sum(map(min, q, distribution))
+                    self.lives[row, n + w].append(distribution)
+
+    def forward_pass(self, life, distribution, w, code, stood) -> None:
+        add = self.sums
+        if code is not None:
+            add["tokens"] += 1
+            add["log_likelihood"] += math.log(distribution[code])
+            add["entropy"] -= sum(p * math.log(p) for p in distribution)
+        if not life:
+            return
+        last = life[-1]
+        top = sorted(range(len(distribution)), key=lambda x: -last[x])[
+            : self.prediction.top_k or None
+        ]
+        for x in top:
+            for n in range(5):
+                if n < len(life) and all(life[-1 - i][x] > life[-2 - i][x] for i in range(n)):
+                    again = distribution[x] > last[x]
+                    add["had", n] += 1
+                    add["again", n] += again
+                    add["mass", n] += last[x]
+                    add["again mass", n] += last[x] * again
+        add["looked", w] += 1
+        for name, guess in self.candidates(life, top).items():
+            far = sum(abs(a - b) for a, b in zip(guess, distribution, strict=True)) / 2
+            add["far", name, w] += far
+            add["far at commit", name] += far * (code is not None)
+        if code is not None:
+            every = [*life, distribution]
+            add["committed"] += 1
+            add["stood"] += stood
+            add["life"] += distribution[code] > life[0][code]
+            add["stood grew" if stood else "drawn grew"] += distribution[code] > last[code]
+            for n in range(1, 5):
+                if len(life) >= n:
+                    add["could", n] += 1
+                    add["grew", n] += all(
+                        every[-1 - i][code] > every[-2 - i][code] for i in range(n)
+                    )
+
+    def candidates(self, life, top):
+        """The formulae of the design, written out; with the floor, the clip and the mass of the top tokens kept."""
+        c, last, past = self.prediction, life[-1], life[-2::-1][: self.prediction.history]
+        weights = [c.decay**lag for lag in range(len(past))]
+        weights = [weight / sum(weights) for weight in weights]
+
+        def tilted(base, gain):
+            new = {x: base[x] * math.exp(min(max(gain[x], -c.clip), c.clip)) for x in top}
+            mass = sum(last[x] for x in top) / sum(new.values())
+            return [new[x] * mass if x in new else p for x, p in enumerate(last)]
+
+        rose = {
+            x: len(past) >= c.rises
+            and all(life[-1 - i][x] > life[-2 - i][x] for i in range(c.rises))
+            for x in top
+        }
+        mean = {
+            x: sum(
+                weight * distribution[x] for weight, distribution in zip(weights, past, strict=True)
+            )
+            for x in top
+        }
+        log_mean = {
+            x: sum(
+                weight * math.log(distribution[x] + 1e-6)
+                for weight, distribution in zip(weights, past, strict=True)
+            )
+            for x in top
+        }
+        gain = {x: math.log((last[x] + 1e-6) / (mean[x] + 1e-6)) * rose[x] for x in top}
+        moved = {x: (math.log(last[x] + 1e-6) - log_mean[x]) * bool(past) for x in top}
+        found = {"plain": last, "gain only": tilted([1.0] * len(last), gain)}
+        found |= {
+            f"growth {beta:g}": tilted(last, {x: beta * gain[x] for x in top}) for beta in (0.5, 1)
+        }
+        found |= {
+            f"history {pull:g}": tilted(last, {x: pull * moved[x] for x in top})
+            for pull in (0.25, -0.25, -0.5)
+        }
+        return found
+
+
+def watched(
+    drafter="coupled", prediction_kind="adaptive", window=4, top_k=0, rises=2, batch_size=3
+):
+    """Decode, watched by both; returns what each found, and the tokens."""
+    the_decoder = decoder(
+        drafter, "above", prediction_kind, window, model=MODEL, sampling=SamplingConfig()
+    )
+    prediction = PredictionConfig(rises=rises, history=3, top_k=top_k)
+    watch = Observer(the_decoder, prediction, batch_size, torch.float64, torch.device("cpu"))
+    slow = Slow(prediction)
+
+    def step(the_decoder, before, logits):
+        after = decode_step(the_decoder, before, logits)
+        watch.see(before, logits, after)
+        slow.see(the_decoder, before, logits, after)
+        return after
+
+    tokens, nfe = run(MODEL, the_decoder, SEEDS, batch_size, torch.float64, step)
+    return find({(seed, 0): watch.take(seed) for seed in SEEDS}), slow.sums, tokens, nfe
+
+
+@pytest.mark.parametrize("top_k", [0, 2])
+@pytest.mark.parametrize(
+    ("drafter", "prediction_kind", "window", "rises"),
+    [("coupled", "adaptive", 4, 2), ("independent", "none", 7, 1)],
+)
+def test_sums_are_those_of_the_loops(drafter, prediction_kind, window, top_k, rises):
+    found, slow, _, _ = watched(drafter, prediction_kind, window, top_k, rises)
+    near = pytest.approx
+    assert found.growth.tokens == slow["committed"] > 20
+    assert found.growth.over_life == near(slow["life"] / slow["committed"])
+    assert found.growth.in_a_row == near(
+        [slow["grew", n] / slow["could", n] if slow["could", n] else None for n in range(1, 5)]
+    )
+    assert found.growth.last_look == found.growth.in_a_row[0]
+    assert found.growth.last_look_standing == near(slow["stood grew"] / slow["stood"])
+    assert found.growth.last_look_drawn == near(
+        slow["drawn grew"] / (slow["committed"] - slow["stood"])
+    )
+    for rise in found.rises:
+        n = rise.rises
+        assert rise.tokens == slow["had", n]
+        assert (rise.again, rise.again_by_mass) == near(
+            (slow["again", n] / slow["had", n], slow["again mass", n] / slow["mass", n])
+            if slow["had", n]
+            else (None, None)
+        )
+    looked = [slow["looked", w] for w in range(window)]
+    for distance in found.distances:
+        far = [slow["far", distance.distribution, w] for w in range(window)]
+        assert distance.everywhere == near(sum(far) / sum(looked))
+        assert distance.at_commit == near(
+            slow["far at commit", distance.distribution] / slow["committed"]
+        )
+        assert distance.by_column == near(
+            [a / b if b else None for a, b in zip(far, looked, strict=True)]
+        )
+    assert [distance.distribution for distance in found.distances] == list(CANDIDATES)
+    tested = [slow["tested", w] for w in range(window)]
+    assert list(found.columns.tested) == tested
+    assert found.columns.accepted == near(
+        [slow["accepted", w] / tested[w] if tested[w] else None for w in range(window)]
+    )
+    assert found.columns.overlap == near(
+        [
+            slow["overlap", w] / slow["drafts", w] if slow["drafts", w] else None
+            for w in range(window)
+        ]
+    )
+    assert found.fidelity.tokens == slow["tokens"] == len(SEEDS) * (S - 1 - sum(MODEL.forced))
+    assert found.fidelity.log_likelihood == near(slow["log_likelihood"] / slow["tokens"])
+    assert found.fidelity.entropy == near(slow["entropy"] / slow["tokens"])
+
+
+def test_log_likelihood_is_that_of_one_forward_over_the_finished_tokens():
+    found, _, tokens, _ = watched()
+    total = 0.0
+    for i in range(1, S):
+        if not MODEL.forced[i]:
+            distribution = MODEL.logits(tokens, torch.full((len(tokens),), i)).log_softmax(-1)
+            total += float(distribution.gather(-1, tokens[:, i : i + 1]).sum())
+    assert found.fidelity.log_likelihood == pytest.approx(total / found.fidelity.tokens)
+
+
+def test_watching_changes_nothing():
+    plain = run(
+        MODEL,
+        decoder("coupled", "above", "adaptive", 4, sampling=SamplingConfig(), model=MODEL),
+        SEEDS,
+        3,
+        torch.float64,
+    )
+    *_, tokens, nfe = watched()
+    assert torch.equal(tokens, plain[0]) and torch.equal(nfe, plain[1])
+
+
+def test_rows_do_not_matter():
+    assert watched(batch_size=1)[0].rises == pytest.approx(watched(batch_size=20)[0].rises)
+
+
+def test_change_pairs_the_images():
+    def seen(*means):
+        return {(i, 0): {"log_likelihood": 10 * mean, "tokens": 10} for i, mean in enumerate(means)}
+
+    assert change(seen(-2, -2), seen(-1, -3)).value == pytest.approx(0)
+    moved = change(seen(-2, -1, -5), seen(-2.2, -1.1))  # the third image is in one of them only
+    assert (moved.value, moved.low, moved.high) == pytest.approx((-0.1, -0.1, -0.1))
+    base = seen(-1)
+    assert change(base, base) is None
+    assert change(base, {}) is None
+
+
+def test_seeds_name_the_images():
+    watch = Observer(
+        decoder(window=2, model=MODEL), PredictionConfig(), 1, torch.float32, torch.device("cpu")
+    )
+    with pytest.raises(KeyError):
+        watch.take(3)
+    assert int(rng.keys([3])) != int(rng.keys([4]))

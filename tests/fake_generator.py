@@ -1,0 +1,84 @@
+"""A ImageGenerator that needs no model: its images are noise, a pure function of the job's seed."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from sjdvp.config import RunConfig
+from sjdvp.events import ImageFinished
+from sjdvp.generate import Request, generate
+from sjdvp.jobs import ImageResult, Job, JobQueue
+
+SIZE = 16
+
+
+def noise(job: Job) -> np.ndarray:
+    return np.random.default_rng(job.seed).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+
+
+class FakeGenerator:
+    """Draws `batch` jobs at a time and yields them last first; prompts that start with `fail` fail."""
+
+    def __init__(self, batch: int = 3, seconds: float = 0.0) -> None:
+        self.batch = batch
+        self.seconds = seconds
+        self.opened = 0
+        self.generated: list[Job] = []
+
+    def open(self, config: RunConfig):
+        self.opened += 1
+        return nullcontext(self)
+
+    def generate(self, source: JobQueue) -> Iterator[ImageResult]:
+        while jobs := self._take(source):
+            time.sleep(self.seconds)
+            for job in reversed(jobs):
+                self.generated.append(job)
+                yield self._image(job)
+
+    def _take(self, source: JobQueue) -> list[Job]:
+        jobs: list[Job] = []
+        while len(jobs) < self.batch:
+            job = source.take(wait=not jobs)
+            if job is None:
+                break
+            jobs.append(job)
+        return jobs
+
+    def _image(self, job: Job) -> ImageResult:
+        stats = {
+            "nfe": 10,
+            "image_tokens": 64,
+            "drafted": 40,
+            "accepted": 20,
+            "latency_s": 0.5,
+            "token_sha256": f"{job.seed:x}",
+        }
+        if job.prompt.startswith("fail"):
+            return ImageResult(
+                job,
+                None,
+                stats | {"tokens_per_nfe": float("nan")},
+                {"type": "Bad", "message": "no image", "hint": ""},
+            )
+        return ImageResult(job, noise(job), stats)
+
+
+def main() -> None:
+    """Draw the prompts of a file into a folder slowly, from another process: PROMPTS OUT SECONDS."""
+    request = Request(RunConfig(), Path(sys.argv[2]), prompts=Path(sys.argv[1]))
+    generator = FakeGenerator(batch=2, seconds=float(sys.argv[3]))
+
+    def tell(event: object) -> None:
+        if isinstance(event, ImageFinished):
+            print(event.row["file"], flush=True)
+
+    generate(request, generator.open, tell)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""`sjdvp generate` from a profile and a tiny folder in the official format to a image of the right size, for each family."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from transformers import T5Config, T5EncoderModel
+
+from sjdvp_cli.app import run
+from tests.models.harness import PARITY
+from tests.models.tiny import (
+    chameleon_tokenizer,
+    emu3_tokenizer,
+    janus_tokenizer,
+    lumina2_model,
+    save_tokenizer,
+)
+
+VQGAN = PARITY / "chameleon_vqgan" / "vqgan.ckpt"
+FREE_SIZE = [
+    "--set",
+    "model.resolution=null",
+    "--set",
+    "model.width=64",
+    "--set",
+    "model.height=32",
+]
+SMALL = ["--set", "model.resolution=64", "--set", "model.width=64", "--set", "model.height=64"]
+
+
+def copied(folder: Path, *files: Path) -> Path:
+    folder.mkdir()
+    for file in files:
+        (shutil.copytree if file.is_dir() else shutil.copy)(file, folder / file.name)
+    return folder
+
+
+def lumina(folder: Path) -> Path:
+    copied(folder, *(PARITY / "lumina1_lm").glob("*.*"), VQGAN)
+    chameleon_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def anole(folder: Path) -> Path:
+    copied(folder, PARITY / "anole_meta" / "models")
+    chameleon_tokenizer(copied(folder / "tokenizer", VQGAN) / "text_tokenizer.json")
+    return folder
+
+
+def llamagen(kind: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        copied(folder, PARITY / f"llamagen_{kind}" / f"{kind}_tiny_64.pt")
+        shutil.copy(PARITY / "llamagen_vq" / "vq_ds16_tiny.pt", folder / f"vq_ds16_{kind}.pt")
+        return folder
+
+    return make
+
+
+def emu3(folder: Path) -> Path:
+    copied(folder, *(PARITY / "emu3_gen_hf").glob("*.*"))
+    emu3_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def janus(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        copied(folder, *(PARITY / name).glob("*.*"))
+        janus_tokenizer(folder / "tokenizer.json")
+        return folder
+
+    return make
+
+
+def text_encoder(folder: Path) -> Path:
+    """Write a tiny T5 encoder with as many features as the fixture of LlamaGen reads."""
+    config = T5Config(
+        vocab_size=60,
+        d_model=24,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
+    )
+    T5EncoderModel(config).save_pretrained(folder)
+    save_tokenizer(folder / "tokenizer.json", {"<pad>": 0, "</s>": 1}, range(2, 60))
+    return folder
+
+
+CASES = {
+    "lumina-mgpt-7b-768": (lumina, "a cat", FREE_SIZE, (64, 32)),
+    "lumina-mgpt-2": (lumina2_model, "a cat", FREE_SIZE, (64, 32)),
+    "anole-7b": (anole, "a cat", SMALL, (64, 64)),
+    "llamagen-c2i-b-256": (llamagen("c2i"), "7", [*SMALL, "--set", "model.heads=4"], (64, 64)),
+    "llamagen-t2i-256": (llamagen("t2i"), "a cat", [*SMALL, "--set", "model.heads=4"], (64, 64)),
+    "emu3-gen": (emu3, "a cat", FREE_SIZE, (64, 32)),
+    "janus-pro-1b": (janus("janus_hf"), "a cat", SMALL, (64, 64)),
+    "janus-pro-7b": (janus("janus_original_layout"), "a cat", SMALL, (64, 64)),
+}
+
+
+@pytest.mark.parametrize("profile", CASES)
+def test_generate(
+    profile: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    make, prompt, settings, size = CASES[profile]
+    model, out = make(tmp_path / "model"), tmp_path / "out"
+    if "t2i" in profile:
+        settings = [*settings, "--set", f"model.text_encoder={text_encoder(tmp_path / 't5')}"]
+    line = [
+        "generate",
+        "--profile",
+        profile,
+        "--model",
+        str(model),
+        "--prompt",
+        prompt,
+        "-o",
+        str(out),
+        "--seed",
+        "1",
+        "--json",
+        *settings,
+    ]
+    code = run([*line, "--device", "cpu", "--window", "4"])
+    streams = capsys.readouterr()
+    assert code == 0, streams.err
+    assert json.loads(streams.out.splitlines()[-1])["ok"] == 1
+    with Image.open(out / "images" / "000000.png") as image:
+        assert (image.size, image.mode) == (size, "RGB")
+        assert len(set(image.tobytes())) > 10
+
+
+def test_a_prompt_that_is_no_class_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    model = llamagen("c2i")(tmp_path / "model")
+    line = [
+        "generate",
+        "--profile",
+        "llamagen-c2i-b-256",
+        "--model",
+        str(model),
+        "--prompt",
+        "a cat",
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    assert run([*line, *SMALL, "--set", "model.heads=4", "--device", "cpu"]) != 0
+    assert "write a number from 0 to 9" in capsys.readouterr().err

@@ -1,0 +1,301 @@
+"""The embedded model's recipe, on made-up pictures: no network, no downloads, a trunk of a few thousand weights."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sjdvp.models import emoji
+from training.emoji import evaluate, export, prompts, relaxed
+from training.emoji.batches import N_PLACES, Source, corrupt, keep
+from training.emoji.captions import BOI, BOS, PAD, UNK, build_tokenizer, caption, held_out_pairs
+from training.emoji.codes import (
+    CLEAR,
+    N_PATCH_CODES,
+    build_table,
+    k_means,
+    place,
+    to_features,
+    to_patches,
+)
+from training.emoji.data import COLOURS, IMAGE_SIDE, OBJECT_SIDE, PALETTE, read_concepts
+from training.emoji.muon import orthogonal
+from training.emoji.pixels import paste
+from training.emoji.train import Plan, Trainer, loss_of
+
+MODEL = Path(emoji.__file__).parent / "model"
+NAMES = [c.name for c in read_concepts()]
+FEW = ["red disc", "blue bar", "green ring", "grey box"]
+
+
+def drawings(n: int = 4) -> np.ndarray:
+    """Discs with soft edges in several colours, premultiplied RGBA."""
+    y, x = np.mgrid[:OBJECT_SIDE, :OBJECT_SIDE] - OBJECT_SIDE / 2
+    rng = np.random.default_rng(0)
+    out = []
+    for i in range(n):
+        alpha = np.clip((14 + 2 * i - np.hypot(x, y)) / 3, 0, 1)[..., None]
+        shade = rng.random(3) * (0.6 + 0.4 * np.sin(x / 3 + i)[..., None] ** 2)
+        out.append(np.concatenate([alpha * shade, alpha], -1))
+    return np.array(out, np.float32)
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    table = build_table(drawings(), n_codes=40)
+    return Source(FEW, table, {(0, 5)}, build_tokenizer(FEW))
+
+
+def small_trunk(n_text: int) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    shape = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=n_text + export.N_CODES, pad_token_id=PAD, **shape)
+    )
+
+
+# ---- pictures and codes
+
+
+def test_a_patch_keeps_its_code_on_every_background(source: Source) -> None:
+    near = source.table.near_CPPK[1, :, :, 0]
+    pictures = [place(near, 2, 3, colour) for colour in range(len(COLOURS))]
+    drawn = pictures[0] < N_PATCH_CODES
+    assert drawn.sum() > 40
+    for colour, picture in enumerate(pictures):
+        assert (picture[drawn] == pictures[0][drawn]).all()
+        assert (picture[~drawn] == N_PATCH_CODES + colour).all()
+
+
+def test_a_shift_by_whole_patches_moves_codes_unchanged(source: Source) -> None:
+    near = source.table.near_CPPK[2, :, :, 0]
+    assert (np.roll(place(near, 0, 0, 4), (3, 2), (0, 1)) == place(near, 3, 2, 4)).all()
+
+
+def test_distance_is_the_mean_over_black_and_white() -> None:
+    one, other = to_patches(drawings())[0, 4:6, 4].reshape(2, -1)
+    pixels = np.stack([one, other]).reshape(2, 16, 4)
+    black, white = pixels[..., :3], pixels[..., :3] + 1 - pixels[..., 3:]
+    want = (np.square(black[0] - black[1]).sum() + np.square(white[0] - white[1]).sum()) / 2
+    assert np.square(to_features(one) - to_features(other)).sum() == pytest.approx(want, rel=1e-5)
+
+
+def test_k_means_is_deterministic_and_finds_clusters() -> None:
+    rng = np.random.default_rng(0)
+    middles = np.array([[0, 0], [9, 0], [0, 9]], np.float32)
+    points = (middles[rng.integers(3, size=300)] + rng.normal(0, 0.2, (300, 2))).astype(np.float32)
+    weight = np.ones(300, np.float32)
+    first, again = (k_means(points, weight, 12, seed=1) for _ in range(2))
+    assert (first == again).all()
+    assert np.linalg.norm(points[:, None] - first[None], axis=-1).min(1).max() < 0.7
+
+
+def test_texture_draws_near_codes_and_clear_patches_stay_clear(source: Source) -> None:
+    table = source.table
+    clear = table.near_CPPK[..., 0] == CLEAR
+    assert clear.any() and (table.near_CPPK[clear] == CLEAR).all()
+    entropy = -(table.chance_CPPK * np.log(table.chance_CPPK + 1e-12)).sum(-1)[~clear].mean()
+    assert entropy == pytest.approx(0.7, abs=0.02)
+
+
+# ---- captions and the split
+
+
+def test_a_tenth_of_the_pairs_is_held_out_and_never_trained(source: Source) -> None:
+    held = held_out_pairs(len(NAMES))
+    assert len(held) == round(0.1 * len(NAMES) * len(COLOURS))
+    assert held == held_out_pairs(len(NAMES)) and len({c for c, _ in held}) == len(held)
+    rng = np.random.default_rng(0)
+    assert {source.colour(0, rng) for _ in range(400)} == set(range(len(COLOURS))) - {5}
+
+
+def test_every_caption_names_its_concept_and_its_colour() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        name, colour = NAMES[rng.integers(len(NAMES))], COLOURS[rng.integers(len(COLOURS))]
+        text = caption(name, colour, rng)
+        assert name in text and (colour in text or colour == "white")
+
+
+def test_any_text_can_be_tokenized() -> None:
+    tokenizer = build_tokenizer(NAMES)
+    assert UNK not in tokenizer.encode("A Red  APPLE on a blue background!").ids
+    assert tokenizer.encode("zyx 🦊 ünïcode\t…").ids.count(UNK) >= 3
+    assert tokenizer.encode("").ids == []
+
+
+def test_prompts_are_half_held_out_and_are_what_the_recipe_chooses() -> None:
+    asks = prompts.read(NAMES)
+    assert [a.text for a in asks] == prompts.choose(NAMES)
+    assert [a.held_out for a in asks] == [False, True] * 100
+    assert len({a.concept for a in asks}) == 200
+
+
+# ---- batches and training
+
+
+def test_a_batch_is_a_function_of_its_step(source: Source) -> None:
+    one, again, other = source.batch(3, 4, 0.5), source.batch(3, 4, 0.5), source.batch(4, 4, 0.5)
+    assert torch.equal(one.input_BK, again.input_BK) and not torch.equal(
+        one.target_BK, other.target_BK
+    )
+    assert (one.text_BT[:, -1] == BOI).all() and ((one.text_BT == BOS).sum(1) == 1).all()
+    assert (one.target_BK < N_PATCH_CODES + len(COLOURS)).all()
+
+
+def test_corruption_spoils_inputs_of_some_rows_only() -> None:
+    clean = np.arange(64 * 256).reshape(64, 256) % 1000
+    rng = np.random.default_rng(0)
+    assert (corrupt(clean, 0.0, rng) == clean).all()
+    spoilt = (corrupt(clean, 0.5, rng) != clean).mean(1)
+    assert 0.3 < (spoilt > 0).mean() < 0.7 and spoilt.max() < 0.6
+
+
+def test_kept_places_hold_the_object_and_stand_for_all(source: Source) -> None:
+    rng = np.random.default_rng(0)
+    clean = source.picture(1, 3, rng).reshape(-1)
+    places, weight = keep(clean, 160, rng)
+    assert places[0] == 0 and (np.diff(places) > 0).all()
+    assert set(np.flatnonzero(clean < N_PATCH_CODES)) <= set(places)
+    assert weight.sum() == pytest.approx(N_PLACES)
+    everything, ones = keep(clean, N_PLACES, rng)
+    assert (everything == np.arange(N_PLACES)).all() and (ones == 1).all()
+
+
+def test_padding_and_left_out_places_change_no_loss_by_themselves(source: Source) -> None:
+    trunk = small_trunk(source.tokenizer.get_vocab_size())
+    batch = source.batch(0, 2, 0.0)
+    piece = (batch.text_BT, batch.place_BK, batch.input_BK, batch.target_BK, batch.weight_BK)
+    padded = (torch.nn.functional.pad(batch.text_BT, (3, 0), value=PAD), *piece[1:])
+    assert loss_of(trunk, 1024, *piece).item() == pytest.approx(
+        loss_of(trunk, 1024, *padded).item(), rel=1e-5
+    )
+
+
+def test_newton_schulz_makes_a_matrix_nearly_orthogonal() -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonal(torch.randn(2, 24, 40), rounds=8))
+    assert values.min() > 0.5 and values.max() < 1.3
+
+
+def test_training_goes_on_where_it_stopped(source: Source, tmp_path: Path) -> None:
+    plan = Plan(batch=4, micro=2, workers=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e9)
+
+    def trainer(folder: str) -> Trainer:
+        return Trainer(
+            small_trunk(source.tokenizer.get_vocab_size()), source, plan, tmp_path / folder
+        )
+
+    whole = trainer("whole")
+    first = whole.one_step()
+    for _ in range(3):
+        whole.one_step()
+    trainer("parts").run(max_steps=2)
+    resumed = trainer("parts")
+    assert resumed.step == 2
+    resumed.run(max_steps=4)
+    assert resumed.step == 4
+    for a, b in zip(whole.average.parameters(), resumed.average.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert whole.workers.gradients(source.batch(0, 4, 0.0, 64)) < first
+
+
+def test_the_last_stretch_leaves_one_average_behind_and_ships_what_lies_between(
+    source: Source, tmp_path: Path
+) -> None:
+    plan = Plan(
+        batch=4, micro=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e-6, last_s=1e6
+    )
+    trainer = Trainer(small_trunk(source.tokenizer.get_vocab_size()), source, plan, tmp_path)
+    trainer.one_step()  # spends the budget
+    before = [p.clone() for p in trainer.before.parameters()]
+    assert trainer.progress > 1 and trainer.n_kept == N_PLACES
+    assert plan.corrupted_share(0.5) == 0.5 and plan.corrupted_share(trainer.progress) == 0.25
+    trainer.one_step()
+    shipped = list(trainer.shipped().parameters())
+    for was, then, now, between in zip(
+        before, trainer.before.parameters(), trainer.average.parameters(), shipped, strict=True
+    ):
+        assert torch.equal(was, then)
+        torch.testing.assert_close(between, (then + now) / 2)
+    assert not torch.equal(before[0], next(trainer.average.parameters()))
+
+
+# ---- figures
+
+
+def test_scoring_knows_right_from_wrong() -> None:
+    concepts = drawings()
+    asks = [prompts.Ask(f"{i}", i, 3 + i, i % 2 == 1) for i in range(4)]
+
+    def picture(concept: int, top: int, colour: int) -> np.ndarray:
+        return np.uint8(np.round(255 * paste(concepts[concept], top, 1, colour)))
+
+    right = np.array([[picture(i, top, 3 + i) for top in (0, 3)] for i in range(4)])
+    figures, rows = evaluate.score(right, asks, concepts)
+    assert figures.passed() and all(r["concept"] for r in rows)
+    wrong = np.array([[picture((i + 1) % 4, 2, 2 + i) for _ in range(2)] for i in range(4)])
+    figures, _ = evaluate.score(wrong, asks, concepts)
+    assert (
+        figures.background
+        == figures.concept_trained
+        == figures.concept_held_out
+        == figures.differ
+        == 0
+    )
+
+
+# ---- what ships
+
+
+@pytest.mark.skipif(not MODEL.is_dir(), reason="the model is not there yet")
+def test_the_stored_model_is_complete_and_small() -> None:
+    files = {p.name: p.stat().st_size for p in MODEL.iterdir()}
+    assert {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "sjdvp.json",
+        "pixels.safetensors",
+    } == set(files)
+    assert sum(files.values()) <= 25e6
+    about = json.loads((MODEL / "sjdvp.json").read_text("utf-8"))
+    assert about["format"] == "sjdvp.model/1" and about["vocab_size"] == 1024
+    config = json.loads((MODEL / "config.json").read_text("utf-8"))
+    assert about["first_image_id"] + 1024 == config["vocab_size"]
+    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == about["first_image_id"]
+    assert tokenizer.to_str() == build_tokenizer(NAMES).to_str()
+    with safe_open(MODEL / "pixels.safetensors", "pt") as pixels:
+        names = set(pixels.keys())
+    assert names == set(export.build_pixels().state_dict())
+
+
+def test_the_palette_is_told_apart() -> None:
+    colours = np.array(list(PALETTE.values()), float)
+    apart = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + 1e9 * np.eye(len(colours))
+    assert apart.min() > evaluate.FAR
+    assert IMAGE_SIDE == 16 * 4
+
+
+def test_pictures_of_a_sweep_are_found_whatever_it_varies(tmp_path):
+    """A line has its settings in its name only where they differ between lines; its folder has them always."""
+    for name in ("sjd", "gsd,relax.group=3", "lantern,relax.scale=1", "lantern,relax.scale=2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "gsd,relax.group=3.seen.jsonl").touch()
+    for line, folder in (
+        ("sjd", "sjd"),
+        ("gsd", "gsd,relax.group=3"),
+        ("lantern,relax.scale=2", "lantern,relax.scale=2"),
+    ):
+        assert relaxed.drawn_in(tmp_path, line).name == folder

@@ -1,0 +1,143 @@
+"""The codebook: 1,015 patch codes that keep on any background, and 9 exact background codes.
+
+A patch is 4x4 premultiplied RGBA. Distances are those seen over black and over white, averaged,
+so a boundary patch has one nearest code whatever lies behind it. Knows nothing about captions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.emoji.data import OBJECT_SIDE, Floats
+
+PATCH = 4
+N_PATCH_CODES = 1015
+N_NEAR = 6
+TEXTURE_NATS = 0.7
+OBJECT_PATCHES = OBJECT_SIDE // PATCH
+CLEAR = -1
+"""Marks a patch with nothing drawn on it; a picture replaces it by its background's code."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CodeTable:
+    """The nearest codes of every concept's patches.
+
+    ``near_CPPK`` are code ids or CLEAR; ``chance_CPPK`` how often each is drawn in training.
+    """
+
+    near_CPPK: Ints
+    chance_CPPK: Floats
+    centres_KD: Floats
+
+    def save(self, path: Path) -> None:
+        """Keep the table in one file."""
+        np.savez_compressed(
+            path,
+            near=self.near_CPPK.astype(np.int16),
+            chance=self.chance_CPPK,
+            centres=self.centres_KD,
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> CodeTable:
+        """Read what ``save`` wrote."""
+        with np.load(path) as kept:
+            return cls(kept["near"].astype(np.int64), kept["chance"], kept["centres"])
+
+
+def background_code(colour: int) -> int:
+    """Return the code of a patch of pure background."""
+    return N_PATCH_CODES + colour
+
+
+def to_patches(pictures: Floats) -> Floats:
+    """Cut [..., H, W, 4] into [..., H/4, W/4, 64]."""
+    *lead, height, width, channels = pictures.shape
+    cut = pictures.reshape(*lead, height // PATCH, PATCH, width // PATCH, PATCH, channels)
+    moved = np.moveaxis(cut, -4, -3)
+    return np.ascontiguousarray(moved).reshape(*lead, height // PATCH, width // PATCH, -1)
+
+
+def to_features(patches: Floats) -> Floats:
+    """[..., 64] patches to [..., 96] features whose squared distance is the mean over black and white."""
+    pixels = patches.reshape(*patches.shape[:-1], PATCH * PATCH, 4)
+    on_black = pixels[..., :3]
+    on_white = on_black + (1 - pixels[..., 3:])
+    both = np.concatenate([on_black, on_white], axis=-1) / np.sqrt(2)
+    return both.reshape(*patches.shape[:-1], -1).astype(np.float32)
+
+
+def k_means(points_ND: Floats, weight_N: Floats, k: int, seed: int = 0, rounds: int = 30) -> Floats:
+    """Weighted Lloyd iterations from a weighted draw; a centre that loses all points takes a far one."""
+    rng = np.random.default_rng(seed)
+    points, weight = torch.from_numpy(points_ND), torch.from_numpy(weight_N)
+    start = rng.choice(len(points_ND), k, replace=False, p=weight_N / weight_N.sum())
+    centres = points[start].clone()
+    for _ in range(rounds):
+        distance, owner = nearest(points, centres, 1)
+        total = torch.zeros(k).index_add_(0, owner[:, 0], weight)
+        summed = torch.zeros_like(centres).index_add_(0, owner[:, 0], points * weight[:, None])
+        lost = total == 0
+        centres = torch.where(lost[:, None], centres, summed / total.clamp_min(1e-12)[:, None])
+        if lost.any():
+            far = (distance[:, 0] * weight).topk(int(lost.sum())).indices
+            centres[lost] = points[far]
+    return centres.numpy()
+
+
+def nearest(
+    points: torch.Tensor, centres: torch.Tensor, n: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Squared distances and indices of the ``n`` nearest centres, nearest first, in chunks."""
+    square_K = centres.square().sum(1)
+    found = []
+    for chunk in points.split(8192):
+        distance = chunk.square().sum(1, keepdim=True) + square_K - 2 * chunk @ centres.T
+        found.append(distance.clamp_min(0).topk(n, dim=1, largest=False))
+    return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
+
+
+def build_table(pictures_NHWC: Floats, n_codes: int = N_PATCH_CODES, seed: int = 0) -> CodeTable:
+    """Learn the codebook on all drawn patches and list every patch's nearest codes."""
+    patches = to_patches(pictures_NHWC)
+    drawn = patches.reshape(*patches.shape[:-1], -1, 4)[..., 3].max(-1) > 1 / 255
+    points = to_features(patches[drawn])
+    weight = np.sqrt(points.var(axis=1) + 1e-4).astype(np.float32)
+    centres = k_means(points, weight, n_codes, seed)
+    distance, index = nearest(torch.from_numpy(points), torch.from_numpy(centres), N_NEAR)
+    near = np.full((*drawn.shape, N_NEAR), CLEAR, np.int64)
+    near[drawn] = index.numpy()
+    chance = np.zeros(near.shape, np.float32)
+    chance[..., 0] = 1
+    chance[drawn] = _texture(distance.numpy())
+    return CodeTable(near, chance, centres)
+
+
+def _texture(distance_NK: Floats, nats: float = TEXTURE_NATS) -> Floats:
+    """Chances falling with distance, one common width, chosen so that a patch carries ``nats`` on average."""
+    low, high = 1e-6, 1e3
+    for _ in range(50):
+        width = (low * high) ** 0.5
+        score = -(distance_NK - distance_NK[:, :1]) / width
+        chance = np.exp(score) / np.exp(score).sum(1, keepdims=True)
+        entropy = -(chance * np.log(chance + 1e-12)).sum(1).mean()
+        low, high = (width, high) if entropy < nats else (low, width)
+    return chance.astype(np.float32)
+
+
+def place(near_PP: Ints, top: int, left: int, colour: int, grid: int = 16) -> Ints:
+    """One picture's codes [16, 16]: an object's patches at a whole-patch offset on a background."""
+    codes = np.full((grid, grid), background_code(colour), np.int64)
+    rows, columns = near_PP.shape
+    codes[top : top + rows, left : left + columns] = np.where(
+        near_PP == CLEAR, background_code(colour), near_PP
+    )
+    return codes

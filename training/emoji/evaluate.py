@@ -1,0 +1,198 @@
+"""Scores a finished run folder of the 200 fixed prompts, two pictures each, whatever decoder drew it.
+
+Background: the median colour of the outermost patches is nearest to the one asked for. Concept: of
+all concepts at all places on that background, the nearest one in pixels is the one asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from sjdvp.runs.log import finished, read_log
+from training.emoji.batches import GRID
+from training.emoji.codes import OBJECT_PATCHES, PATCH
+from training.emoji.data import COLOURS, PALETTE, Floats
+from training.emoji.prompts import PROMPTS_FILE, Ask
+
+SEED = 0
+N_SEEDS = 2
+FAR = 48.0
+"""A background further than this from every named colour (Euclidean, of 255) is none of them."""
+VISIBLE_LEVELS, VISIBLE_SHARE = 32, 0.05
+"""Two pictures differ visibly when this share of their pixels differs by more than this many levels."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the model card prints; shares are of pictures, ``differ`` of prompts."""
+
+    background: float
+    concept_trained: float
+    concept_held_out: float
+    differ: float
+    n_pictures: int
+
+    def passed(self) -> bool:
+        """Whether every figure reaches the agreed mark."""
+        return (
+            self.background >= 0.98
+            and self.concept_trained >= 0.95
+            and self.concept_held_out >= 0.90
+            and self.differ >= 0.90
+        )
+
+
+def sample(out: Path, model: Path | None = None, extra: tuple[str, ...] = ()) -> None:
+    """Draw the fixed prompts with the project's own command and its default sampler; resumes."""
+    command = [
+        sys.executable,
+        "-m",
+        "sjdvp_cli",
+        "generate",
+        "--profile",
+        "emoji",
+        "--prompts",
+        str(PROMPTS_FILE),
+    ]
+    command += ["--out", str(out), "--seed", str(SEED), "-n", str(N_SEEDS), *extra]
+    if model is not None:
+        command += ["--model", str(model)]
+    subprocess.run(command, check=True)
+
+
+def load_run(folder: Path, asks: list[Ask]) -> NDArray[np.uint8]:
+    """All pictures of a finished run, [prompts, seeds, 64, 64, 3]."""
+    entries = read_log(folder)
+    missing = {(i, s) for i in range(len(asks)) for s in range(N_SEEDS)} - finished(folder, entries)
+    if missing:
+        raise ValueError(
+            f"{folder}: {len(missing)} pictures are missing, the first is {min(missing)}"
+        )
+    rows = [
+        [
+            np.asarray(Image.open(folder / str(entries[i, s].file)).convert("RGB"))
+            for s in range(N_SEEDS)
+        ]
+        for i in range(len(asks))
+    ]
+    return np.array(rows, np.uint8)
+
+
+def backgrounds(pictures_N: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the index of each picture's background colour, or -1."""
+    frame = np.ones(pictures_N.shape[1:3], bool)
+    frame[PATCH:-PATCH, PATCH:-PATCH] = False
+    middle = np.median(pictures_N[:, frame].astype(np.float32), axis=1)
+    distance = np.linalg.norm(
+        middle[:, None] - np.array(list(PALETTE.values()), np.float32), axis=-1
+    )
+    return np.where(distance.min(1) <= FAR, distance.argmin(1), -1)
+
+
+def nearest_concepts(
+    pictures_N: NDArray[np.uint8], colour: int, concepts: Floats
+) -> NDArray[np.int64]:
+    """Return which concept's rendering, at its best place on this background, is nearest to each picture.
+
+    Measured at half size. Outside an object a rendering is the background, so only its window is compared.
+    """
+    back = np.asarray(PALETTE[COLOURS[colour]], np.float32) / 255
+    got = _halved(pictures_N.astype(np.float32) / np.float32(255)) - back
+    objects = _halved(concepts)
+    want_CD = (objects[..., :3] - objects[..., 3:] * back).reshape(len(objects), -1)
+    side, step = objects.shape[1], PATCH // 2
+    offsets = range(GRID - OBJECT_PATCHES + 1)
+    corners = [(step * top, step * left) for top in offsets for left in offsets]
+    windows_NPD = np.stack(
+        [got[:, y : y + side, x : x + side].reshape(len(got), -1) for y, x in corners], axis=1
+    )
+    distance_NPC = np.square(want_CD).sum(1) - 2 * windows_NPD @ want_CD.T
+    return distance_NPC.min(1).argmin(1)
+
+
+def _halved(pictures: Floats) -> Floats:
+    """Halve the side of [N, H, W, channels]."""
+    n, side, _, channels = pictures.shape
+    halved: Floats = pictures.reshape(n, side // 2, 2, side // 2, 2, channels).mean(
+        (2, 4), dtype=np.float32
+    )
+    return halved
+
+
+def differ(one_N: NDArray[np.uint8], other_N: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Whether two pictures of one prompt differ visibly."""
+    apart = np.abs(one_N.astype(np.int16) - other_N.astype(np.int16)).max(-1) > VISIBLE_LEVELS
+    return apart.mean((1, 2)) >= VISIBLE_SHARE
+
+
+def score(
+    pictures_PS: NDArray[np.uint8], asks: list[Ask], concepts: Floats
+) -> tuple[Figures, list[dict[str, Any]]]:
+    """Return the four figures, and one row a picture that says what was asked and what was seen."""
+    flat = pictures_PS.reshape(-1, *pictures_PS.shape[2:])
+    asked = [ask for ask in asks for _ in range(pictures_PS.shape[1])]
+    seen = backgrounds(flat)
+    # A picture on a wrong background is compared on the background it has, so that one fault is counted once.
+    ground = np.where(seen >= 0, seen, [ask.colour for ask in asked])
+    thing = np.zeros(len(flat), np.int64)
+    for colour in np.unique(ground):
+        thing[ground == colour] = nearest_concepts(flat[ground == colour], int(colour), concepts)
+    rows = [
+        {
+            "prompt": a.text,
+            "held_out": a.held_out,
+            "background": bool(b == a.colour),
+            "concept": bool(t == a.concept),
+            "nearest": int(t),
+        }
+        for a, b, t in zip(asked, seen, thing, strict=True)
+    ]
+    return (
+        Figures(
+            background=_share([r["background"] for r in rows]),
+            concept_trained=_share([r["concept"] for r in rows if not r["held_out"]]),
+            concept_held_out=_share([r["concept"] for r in rows if r["held_out"]]),
+            differ=_share(differ(pictures_PS[:, 0], pictures_PS[:, 1]).tolist()),
+            n_pictures=len(rows),
+        ),
+        rows,
+    )
+
+
+def _share(hits: list[Any]) -> float:
+    """Return the share of hits, to four places."""
+    return round(sum(hits) / len(hits), 4)
+
+
+def report(figures: Figures, rows: list[dict[str, Any]], names: list[str]) -> str:
+    """Write the misses and one JSON line, for a terminal."""
+    lines = [
+        f"missed: {r['prompt']}: background {'right' if r['background'] else 'wrong'}, looks like {names[r['nearest']]}"
+        for r in rows
+        if not (r["background"] and r["concept"])
+    ]
+    return "\n".join([*lines, json.dumps(asdict(figures) | {"passed": figures.passed()})])
+
+
+def sheet(pictures_P: NDArray[np.uint8], columns: int = 16, zoom: int = 1) -> Image.Image:
+    """Pictures in rows, as they come."""
+    n, side = len(pictures_P), pictures_P.shape[1]
+    canvas = np.full((-(-n // columns) * side, columns * side, 3), 255, np.uint8)
+    for i, picture in enumerate(pictures_P):
+        top, left = i // columns * side, i % columns * side
+        canvas[top : top + side, left : left + side] = picture
+    image = Image.fromarray(canvas)
+    return (
+        image.resize((image.width * zoom, image.height * zoom), Image.Resampling.NEAREST)
+        if zoom > 1
+        else image
+    )

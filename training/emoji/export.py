@@ -1,0 +1,111 @@
+"""The stored format ``sjdvp.model/1``: one folder that the adapter opens.
+
+Knows the shapes of the two networks and the files they are kept in, not how they are trained.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from transformers import JanusVQVAEConfig, LlamaConfig, LlamaForCausalLM
+
+from sjdvp.models.vq import TamingDecoder
+from training.emoji.captions import BOI, BOS, PAD
+
+FORMAT = "sjdvp.model/1"
+GRID = 16
+PIXELS_PER_CODE = 4
+N_CODES = 1024
+MAX_PROMPT_TOKENS = 32
+LICENCE = "Apache-2.0 (weights, Noto emoji art); MIT (emojibase names)"
+PIXEL_DECODER: dict[str, Any] = {
+    "embed_dim": 64,
+    "num_embeddings": N_CODES,
+    "latent_channels": 64,
+    "base_channels": 64,
+    "channel_multiplier": [1, 1, 1],
+    "num_res_blocks": 0,
+    "num_patches": GRID,
+    "in_channels": 3,
+    "out_channels": 3,
+    "double_latent": False,
+    "dropout": 0.0,
+}
+
+
+def trunk_config(n_text: int) -> LlamaConfig:
+    """Describe the decoder-only trunk: text words first, image codes last in one vocabulary."""
+    return LlamaConfig(
+        vocab_size=n_text + N_CODES,
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=False,
+        bos_token_id=BOS,
+        eos_token_id=None,
+        pad_token_id=PAD,
+        attention_dropout=0.0,
+    )
+
+
+def build_trunk(n_text: int) -> LlamaForCausalLM:
+    """Build a freshly initialised trunk."""
+    return LlamaForCausalLM(trunk_config(n_text))
+
+
+def build_pixels() -> TamingDecoder:
+    """Build a pixel decoder with weights still to be set."""
+    return TamingDecoder(JanusVQVAEConfig(**PIXEL_DECODER))
+
+
+def write(
+    folder: Path,
+    trunk: LlamaForCausalLM,
+    pixels: TamingDecoder,
+    tokenizer: Tokenizer,
+    defaults: dict[str, float],
+) -> None:
+    """Write all files of a model folder, weights in half precision."""
+    folder.mkdir(parents=True, exist_ok=True)
+    n_text = tokenizer.get_vocab_size()
+    half = LlamaForCausalLM(trunk.config)
+    half.load_state_dict(trunk.state_dict())
+    half.half().save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    save_file(
+        {k: v.half().contiguous() for k, v in pixels.state_dict().items()},
+        folder / "pixels.safetensors",
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)
+    (folder / "sjdvp.json").write_text(
+        json.dumps(_card(n_text, defaults), indent=2) + "\n", "utf-8"
+    )
+
+
+def _card(n_text: int, defaults: dict[str, float]) -> dict[str, Any]:
+    """Say what the adapter must know beyond the two networks."""
+    return {
+        "format": FORMAT,
+        "name": "emoji",
+        "family": "llama",
+        "licence": LICENCE,
+        "grid": {"rows": GRID, "columns": GRID},
+        "pixels_per_token": PIXELS_PER_CODE,
+        "vocab_size": N_CODES,
+        "first_image_id": n_text,
+        "bos_id": BOS,
+        "boi_id": BOI,
+        "max_prompt_tokens": MAX_PROMPT_TOKENS,
+        "vq_decoder": {"family": "taming", **PIXEL_DECODER},
+        "defaults": defaults,
+    }
