@@ -1,8 +1,8 @@
-"""Janus-Pro, in its own format and in transformers'.
+"""Janus-1.3B and Janus-Pro, in their own format and in transformers'. They differ in the words of their prompt alone.
 
 Image tokens have embeddings and a head of their own. The unconditional branch is as long as the conditional one: every token
 between the first and the last is a pad, and pads are attended to. Sources: deepseek-ai/Janus, generation_inference.py and
-models/modeling_vlm.py; transformers, convert_janus_weights_to_hf.py.
+models/modeling_vlm.py, utils/conversation.py; transformers, convert_janus_weights_to_hf.py.
 """
 
 from pathlib import Path
@@ -29,7 +29,8 @@ from sjdvp.models.vq.taming import JANUS_HF, LLAMAGEN
 from sjdvp.weights import find_file, locate
 
 PIXELS_PER_TOKEN = 16
-TEMPLATE = "<|User|>: {prompt}\n\n<|Assistant|>:"
+TEMPLATE_1 = "User: {prompt}\n\nAssistant:"
+TEMPLATE_PRO = "<|User|>: {prompt}\n\n<|Assistant|>:"
 # begin of text, begin of image, pad; ids of the released models
 _SPECIAL = {"<｜begin▁of▁sentence｜>": 100000, "<begin_of_image>": 100016, "<｜▁pad▁｜>": 100015}
 _RELEASED_VOCABULARY = 102400
@@ -81,13 +82,23 @@ _TRANSFORMERS = {
 _UNUSED = r"vision_model\.|aligner\.|language_model\.lm_head\.|gen_vision_model\.|model\.(vision_model|aligner|vqmodel)\.|lm_head\."
 
 
-def open_janus(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_1(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Janus-1.3B. Raises ConfigError for float16, in which it overflows."""
+    return _open(TEMPLATE_1, config, place, dtype)
+
+
+def open_pro(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Janus-Pro. Raises ConfigError for float16, in which it overflows."""
+    return _open(TEMPLATE_PRO, config, place, dtype)
+
+
+def _open(template: str, config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
     if dtype == torch.float16:
-        raise ConfigError("Janus-Pro overflows in fp16", "use --dtype bf16 or fp32", "model.dtype")
+        raise ConfigError("Janus overflows in fp16", "use --dtype bf16 or fp32", "model.dtype")
     side = config.resolution or 384
-    require(requested(config, (side, side)), [(side, side)], "Janus-Pro")
+    require(requested(config, (side, side)), [(side, side)], "Janus")
     weights = locate(config.path, config.revision)
+    _check_prompt_format(weights.path, template)
     tokenizer = open_tokenizer(
         find_file(weights, ["tokenizer.json"], config.tokenizer, "model.tokenizer")
     )
@@ -107,7 +118,7 @@ def open_janus(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
         prompt=TokenPrompter(
             tokenizer,
             embeds_TD,
-            TEMPLATE,
+            template,
             [bos],
             [begin],
             lambda ids: [ids[0], *[pad] * (len(ids) - 2), ids[-1]],
@@ -118,6 +129,14 @@ def open_janus(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
         vq_decoder=TamingDecoder.load(pixels, LLAMAGEN if original else JANUS_HF, place.device),
         truncate_pixels=True,
     )
+
+
+def _check_prompt_format(path: Path, template: str) -> None:
+    """Raise WeightsError when the weights' own settings name the format of Janus-1.3B and Janus-Pro's was asked for."""
+    file = path / "processor_config.json"
+    named = read_json(file).get("sft_format") if file.is_file() else None
+    if named == "deepseek_old" and template != TEMPLATE_1:
+        raise WeightsError(f"{path} is Janus-1.3B, not Janus-Pro", "use --profile janus-1.3b")
 
 
 def _is_original(path: Path) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 from transformers import T5Config, T5EncoderModel
 
 from sjdvp_cli.app import run
@@ -74,6 +76,16 @@ def janus(name: str) -> Callable[[Path], Path]:
     return make
 
 
+def janus_1(folder: Path) -> Path:
+    """Write a folder as that of Janus-1.3B: the original layout in a safetensors file, the prompt format named."""
+    janus("janus_original_layout")(folder)
+    stored = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    save_file({name: w.clone() for name, w in stored.items()}, folder / "model.safetensors")
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "processor_config.json").write_text(json.dumps({"sft_format": "deepseek_old"}))
+    return folder
+
+
 def text_encoder(folder: Path) -> Path:
     """Write a tiny T5 encoder with as many features as the fixture of LlamaGen reads."""
     config = T5Config(
@@ -97,6 +109,7 @@ CASES = {
     "llamagen-c2i-b-256": (llamagen("c2i"), "7", [*SMALL, "--set", "model.heads=4"], (64, 64)),
     "llamagen-t2i-256": (llamagen("t2i"), "a cat", [*SMALL, "--set", "model.heads=4"], (64, 64)),
     "emu3-gen": (emu3, "a cat", FREE_SIZE, (64, 32)),
+    "janus-1.3b": (janus_1, "a cat", SMALL, (64, 64)),
     "janus-pro-1b": (janus("janus_hf"), "a cat", SMALL, (64, 64)),
     "janus-pro-7b": (janus("janus_original_layout"), "a cat", SMALL, (64, 64)),
 }

@@ -1,5 +1,7 @@
-"""Janus-Pro against the official code: parity folders janus_original_layout and janus_hf."""
+"""Janus against the official code: parity folders janus_original_layout and janus_hf (Janus-Pro), janus_1 (Janus-1.3B)."""
 
+import json
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
+from sjdvp.errors import WeightsError
 from sjdvp.interfaces import Prompt
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
@@ -32,8 +35,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def janus(folder: str, tokenizer: Path) -> ImageModel:
-    model = ModelConfig("janus", str(PARITY / folder), tokenizer=str(tokenizer), resolution=64)
+def janus(folder: str, tokenizer: Path, backbone: str = "janus") -> ImageModel:
+    model = ModelConfig(backbone, str(PARITY / folder), tokenizer=str(tokenizer), resolution=64)
     return open_model(model, CPU, torch.float32)
 
 
@@ -63,6 +66,34 @@ def test_greedy(folder: str, tokenizer: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+def test_janus_1(folder: str, tokenizer: Path) -> None:
+    """The prompt from its text, the rest as for Janus-Pro."""
+    model = janus(folder, tokenizer, "janus-1.3b")
+    inputs, expected = golden("janus_1")
+    texts = json.loads((PARITY / "janus_1" / "meta.json").read_text())["texts"]
+    prompts = [model.prompt(f" {text}\n") for text in texts]
+    for row, prompt in enumerate(prompts):
+        ids = inputs[f"prompt_{row}"].tolist()
+        assert torch.equal(prompt.cond.embeds_PD, model.prompt.of_ids(ids).cond.embeds_PD)
+    for scale, name in ((1, "cond_logits"), (0, "uncond_logits"), (5, "cfg_logits_s5")):
+        error = worst(teacher_forced(model, prompts, inputs["codes"], scale), expected[name])
+        print(f"{folder}, {name}: largest error {error:.1e}")
+        assert error < (1e-3 if scale == 5 else 1e-4)
+    images = assert_greedy(model, prompts, expected["greedy_codes_s5"], 5)
+    found = torch.stack([torch.from_numpy(image.image_HWC) for image in images])
+    assert same_pixels(found, expected["image_of_greedy_uint8_hwc"])
+
+
+def test_janus_1_is_not_opened_as_janus_pro(tmp_path: Path, tokenizer: Path) -> None:
+    folder = shutil.copytree(PARITY / "janus_hf", tmp_path / "model")
+    (folder / "processor_config.json").write_text(json.dumps({"sft_format": "deepseek_old"}))
+    config = ModelConfig("janus", str(folder), tokenizer=str(tokenizer), resolution=64)
+    with pytest.raises(WeightsError, match=r"is Janus-1\.3B") as caught:
+        open_model(config, CPU, torch.float32)
+    assert caught.value.hint == "use --profile janus-1.3b"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_pixels(folder: str, tokenizer: Path) -> None:
     model = janus(folder, tokenizer)
     inputs, expected = golden(folder)
@@ -74,8 +105,9 @@ def test_pixels(folder: str, tokenizer: Path) -> None:
         assert same_pixels(to_uint8(image, truncate=True), expected["image_of_codes_uint8_hwc"])
 
 
-def test_same_noise_is_plain_sampling(tokenizer: Path) -> None:
-    model = janus("janus_hf", tokenizer)
+@pytest.mark.parametrize("backbone", ["janus", "janus-1.3b"])
+def test_same_noise_is_plain_sampling(tokenizer: Path, backbone: str) -> None:
+    model = janus("janus_hf", tokenizer, backbone)
     prompts = [model.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]
     assert len({prompt.n_tokens for prompt in prompts}) == 3
     assert_same_noise(model, prompts, SamplingConfig(cfg_scale=5))
