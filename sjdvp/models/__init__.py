@@ -20,6 +20,7 @@ REGISTRY = {
     "emu3": "sjdvp.models.emu3:open_emu3",
     "janus": "sjdvp.models.janus:open_pro",
     "janus-1.3b": "sjdvp.models.janus:open_1",
+    "liquid": "sjdvp.models.liquid:open_liquid",
     "llamagen-c2i": "sjdvp.models.llamagen:open_classes",
     "llamagen-t2i": "sjdvp.models.llamagen:open_captions",
     "lumina-mgpt": "sjdvp.models.lumina:open_one",

@@ -52,6 +52,7 @@ SHAPES = {  # by profile
     "janus-1.3b": Shape(24, 2048, 5632, 16, 16, 16384),
     "janus-pro-1b": Shape(24, 2048, 5632, 16, 16, 16384),
     "janus-pro-7b": Shape(30, 4096, 11008, 32, 32, 16384),
+    "liquid-7b": Shape(28, 3072, 24576, 16, 16, 8192),
     "llamagen-c2i-b-*": Shape(12, 768, 2048, 12, 12, 16384, max_prompt=1),
     "llamagen-c2i-l-*": Shape(24, 1024, 2816, 16, 16, 16384, max_prompt=1),
     "llamagen-c2i-xl-*": Shape(36, 1280, 3584, 20, 20, 16384, max_prompt=1),

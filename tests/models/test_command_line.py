@@ -17,6 +17,7 @@ from tests.models.tiny import (
     chameleon_tokenizer,
     emu3_tokenizer,
     janus_tokenizer,
+    liquid_tokenizer,
     lumina2_model,
     save_tokenizer,
 )
@@ -86,6 +87,12 @@ def janus_1(folder: Path) -> Path:
     return folder
 
 
+def liquid(folder: Path) -> Path:
+    copied(folder, *(PARITY / "liquid").glob("*.*"), VQGAN)
+    liquid_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
 def text_encoder(folder: Path) -> Path:
     """Write a tiny T5 encoder with as many features as the fixture of LlamaGen reads."""
     config = T5Config(
@@ -106,6 +113,7 @@ CASES = {
     "lumina-mgpt-7b-768": (lumina, "a cat", FREE_SIZE, (64, 32)),
     "lumina-mgpt-2": (lumina2_model, "a cat", FREE_SIZE, (64, 32)),
     "anole-7b": (anole, "a cat", SMALL, (64, 64)),
+    "liquid-7b": (liquid, "a cat", SMALL, (64, 64)),
     "llamagen-c2i-b-256": (llamagen("c2i"), "7", [*SMALL, "--set", "model.heads=4"], (64, 64)),
     "llamagen-t2i-256": (llamagen("t2i"), "a cat", [*SMALL, "--set", "model.heads=4"], (64, 64)),
     "emu3-gen": (emu3, "a cat", FREE_SIZE, (64, 32)),

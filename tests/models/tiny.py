@@ -48,6 +48,13 @@ def janus_tokenizer(path: Path) -> Path:
     )
 
 
+def liquid_tokenizer(path: Path, n_tokens: int = 192) -> Path:
+    """Write the tokenizer of the tiny Liquid model, whose text vocabulary has no gaps: tokens that nothing uses fill it up."""
+    named = {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<boi>": 3}
+    unused = {f"<unused{i}>": i for i in (*range(4, 8), *range(8 + len(TEXT), n_tokens))}
+    return save_tokenizer(path, {**named, **unused}, range(8, n_tokens))
+
+
 def lumina2_model(folder: Path) -> Path:
     """Write a Lumina-mGPT-2.0 folder: the layers of the tiny Lumina-mGPT 1 with the ids and the pixel decoder of version 2."""
     folder.mkdir()

@@ -1,0 +1,101 @@
+"""Liquid-7B: Gemma with the image tokens of Chameleon's VQGAN behind its text vocabulary. An image is 32 x 32 tokens without row ends.
+
+Head and token embeddings are one table. Source: FoundationVision/Liquid, evaluation/inference_t2i.py and liquid/train/train.py.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import GemmaConfig, GemmaModel
+
+from sjdvp.config import ModelConfig
+from sjdvp.errors import WeightsError
+from sjdvp.models.base import ImageModel
+from sjdvp.models.checkpoints import Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.decoder_config import decoder_fields
+from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.layout import Grid
+from sjdvp.models.packed import packed
+from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
+from sjdvp.models.sizes import requested, require
+from sjdvp.models.tokenizer import encode, open_tokenizer, special_ids
+from sjdvp.models.transformer import Transformer
+from sjdvp.models.vq import TamingDecoder
+from sjdvp.models.vq.taming import CHAMELEON
+from sjdvp.weights import find_file, locate
+
+PIXELS_PER_TOKEN = 16
+TEMPLATE = "{prompt} Generate an image based on this description."
+UNCONDITIONAL = "<unconditional>"
+_EMBEDDINGS, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class LiquidNetwork(nn.Module):
+    """The decoder, and the head over the image tokens alone."""
+
+    def __init__(self, config: GemmaConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.decoder = GemmaModel(config)
+        self.head = nn.Linear(config.hidden_size, vocab_size, bias=False)
+
+
+def open_liquid(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Liquid-7B."""
+    side = config.resolution or 512
+    require(requested(config, (side, side)), [(side, side)], "Liquid")
+    weights = locate(config.path, config.revision)
+    tokenizer = open_tokenizer(
+        find_file(weights, ["tokenizer.json"], config.tokenizer, "model.tokenizer")
+    )
+    pixel_file = find_file(weights, ["vqgan.ckpt"], config.pixels, "model.pixels")
+    n_text = tokenizer.get_vocab_size()
+    network = _load(weights.path, n_text, place, dtype)
+    embeds_TD = network.decoder.embed_tokens.weight.detach()
+    bos, begin = special_ids(tokenizer, ["<bos>", "<boi>"], {"<bos>": 2}, n_text)
+    unconditional = [bos, *encode(tokenizer, UNCONDITIONAL), begin]
+    return ImageModel(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN),
+        max_prompt=MAX_PROMPT,
+        transformer=Transformer(network.decoder),
+        prompt=TokenPrompter(
+            tokenizer, embeds_TD, TEMPLATE, [bos], [begin], lambda ids: unconditional
+        ),
+        token_embeds_VD=embeds_TD[n_text:],
+        row_end_D=None,
+        head=packed(network.head),
+        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), CHAMELEON, place.device),
+        truncate_pixels=True,
+    )
+
+
+def _load(path: Path, n_text: int, place: DeviceMap, dtype: torch.dtype) -> LiquidNetwork:
+    """Load the weights in `path`; the ids from `n_text` on are the image tokens."""
+    values = read_json(path / "config.json")
+    if values.get("model_type") != "gemma":
+        raise WeightsError(
+            f"{path} is a {values.get('model_type')} model, not Liquid",
+            "take the profile of this model",
+        )
+    config = GemmaConfig(**decoder_fields(values, 10000.0))
+    if n_text >= config.vocab_size:
+        raise WeightsError(
+            f"{path}: {config.vocab_size} tokens leave no room for image tokens from {n_text} on",
+            "is it the tokenizer of this model? see model.tokenizer",
+        )
+    with torch.device("meta"):
+        network = LiquidNetwork(config, config.vocab_size - n_text)
+    stored = open_checkpoint(path)
+    scale = torch.tensor(config.hidden_size**0.5).to(dtype)
+
+    def part(name: str) -> Part:
+        if name == "decoder.embed_tokens.weight":
+            return Part(_EMBEDDINGS, lambda w: w.to(dtype) * scale)
+        if name == "head.weight":
+            return Part(_HEAD if _HEAD in stored else _EMBEDDINGS, lambda w: w[n_text:])
+        return Part(name.replace("decoder.", "model.", 1))
+
+    load_strict(network, stored, f"the Gemma decoder of {path.name}", dtype, place, part)
+    return network.eval().requires_grad_(False)
