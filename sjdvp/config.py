@@ -1,6 +1,7 @@
-"""Settings of a run as frozen dataclasses: read strictly, resolved once, saved with the result. Imports no torch.
+"""Settings of a run as frozen dataclasses: read strictly, resolved once, stored with the images.
 
-A field belongs to `model`, `sampling` or `decoder` when it shapes pixels (it enters the fingerprint), to `run` when it does not.
+Fields of `model`, `sampling` and `decoder` shape pixels and enter the fingerprint; fields of `run`
+do not. Imports no torch.
 """
 
 import dataclasses
@@ -23,30 +24,34 @@ VerifierKind = Literal["rejection", "same-noise", "lantern", "gsd"]
 Initialization = Literal["uniform", "above", "left", "repeat"]
 StepMode = Literal["auto", "eager", "compile", "graph"]
 
-_CLOSE = 0.75  # of difflib: keys share a section or a prefix, so that less than this suggests what has nothing to do with it
+# Names before version 0.1: refused, with the new name in the hint. Sections are renamed first.
+RENAMED = {
+    "model.pixels": "model.vq_decoder",
+    "decoder.prior": "decoder.prediction",
+    "decoder.prediction.pull": "decoder.prediction.momentum",
+    "decoder.prediction.kind=growth": "decoder.prediction.kind=published",
+    "decoder.prediction.kind=history": "decoder.prediction.kind=momentum",
+    "decoder.fresh": "decoder.init",
+    "decoder.verifier=exact": "decoder.verifier=rejection",
+}
+
+_CLOSE = 0.75  # similarity of difflib; many keys share a prefix, so a lower one misleads
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which weights, and the image they make."""
+    """Which weights, and the size of the image they make."""
 
-    backbone: str = "emoji"
-    path: str | None = (
-        None  # local folder or file, or a hub id; None: what the model ships or names itself
-    )
-    tokenizer: str | None = None  # where the text tokenizer lives when the weights' folder has none
-    pixels: str | None = None  # where the pixel decoder lives when the weights' folder has none
-    text_encoder: str | None = (
-        None  # of models that read their prompts with another model (LlamaGen t2i: flan-t5-xl)
-    )
-    clean_captions: bool = False  # LlamaGen t2i: read prompts as its captions were in training; needs the extra sjdvp[t5]
-    resolution: int | None = (
-        None  # side of the square it was trained for, in pixels, where the weights do not tell
-    )
-    heads: int | None = (
-        None  # attention heads, where neither the weights nor the family's rule tell (LlamaGen)
-    )
-    revision: str | None = None
+    backbone: str = "emoji"  # the model family
+    # A local folder or file, or a hub id. None: the weights in the package, or the family's own.
+    path: str | None = None
+    tokenizer: str | None = None  # the text tokenizer, where it is not beside the weights
+    vq_decoder: str | None = None  # the VQ decoder, where it is not beside the weights
+    text_encoder: str | None = None  # LlamaGen t2i: flan-t5-xl
+    clean_captions: bool = False  # LlamaGen t2i: clean prompts as in training; needs sjdvp[t5]
+    resolution: int | None = None  # side of the training square in pixels, if not in the weights
+    heads: int | None = None  # attention heads, if neither weights nor family tell (LlamaGen)
+    revision: str | None = None  # of the hub repository
     width: int | None = None  # pixels; None: the model's default
     height: int | None = None
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
@@ -60,7 +65,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How logits become the distribution p: CFG merge, then temperature, top-k, top-p, softmax (see sjdvp.sampling)."""
+    """From logits to probabilities: CFG, temperature, top-k, top-p, softmax (`sjdvp.sampling`)."""
 
     cfg_scale: float = 1.0
     temperature: float = 1.0  # 0: greedy
@@ -69,85 +74,72 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         _require(self.cfg_scale >= 0, "sampling.cfg_scale", self.cfg_scale, "0 or more")
-        greedy_or_finite = (
-            self.temperature == 0 or self.temperature >= 1e-3
-        )  # below, logits over temperature overflow
-        _require(
-            greedy_or_finite,
-            "sampling.temperature",
-            self.temperature,
-            "0 (greedy), or 0.001 or more",
-        )
+        # Below 0.001 the logits divided by the temperature overflow.
+        ok, allowed = self.temperature >= 1e-3, "0 (greedy), or 0.001 or more"
+        _require(ok or self.temperature == 0, "sampling.temperature", self.temperature, allowed)
         _require(self.top_k >= 0, "sampling.top_k", self.top_k, "0 (off) or more")
         _require(0 < self.top_p <= 1, "sampling.top_p", self.top_p, "above 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionConfig:
-    """Verification prediction (arXiv 2603.27115): from the last distributions at a position to the distribution its next draft is drawn from."""
+    """Verification prediction (arXiv 2603.27115): draft from a prediction of the next distribution.
+
+    The letters are those of the paper.
+    """
 
     kind: PredictionKind = "none"
-    rises: int = 3  # N: how many rises in a row switch the gain on
-    history: int = 4  # L: how many past distributions are kept
-    decay: float = (
-        0.5  # weight of a distribution one step older, in the average of past distributions
-    )
-    beta: float = 1.0  # strength of the growth gain
-    pull: float = (
-        -0.25
-    )  # kind=momentum: log p' = log p + pull * (log p - log geometric mean of past distributions)
-    top_k: int = 64  # tokens of the distribution that may change; 0: all
-    clip: float = 3.0  # largest |gain| in nats
+    rises: int = 3  # N: rises in a row after which a token's probability is raised further
+    history: int = 4  # L: past distributions that are kept
+    decay: float = 0.5  # weight of a distribution that is one iteration older, in the average
+    beta: float = 1.0  # strength of the growth term
+    # kind momentum: log p' = log p + momentum * (log p - log of the geometric mean of the history)
+    momentum: float = -0.25
+    top_k: int = 64  # tokens whose probability may change; 0: all
+    clip: float = 3.0  # largest change of a log-probability, in nats
 
     def __post_init__(self) -> None:
-        _require(self.rises >= 1, "decoder.prediction.rises", self.rises, "1 or more")
-        rises = self.rises if self.kind in ("published", "adaptive") else 1
-        _require(
-            self.history >= rises,
-            "decoder.prediction.history",
-            self.history,
-            f"at least decoder.prediction.rises ({rises})",
-        )
-        _require(
-            0 < self.decay <= 1, "decoder.prediction.decay", self.decay, "above 0 and at most 1"
-        )
-        _require(self.beta >= 0, "decoder.prediction.beta", self.beta, "0 or more")
-        _require(-1 <= self.pull <= 1, "decoder.prediction.pull", self.pull, "between -1 and 1")
-        _require(self.top_k >= 0, "decoder.prediction.top_k", self.top_k, "0 (all) or more")
-        _require(self.clip > 0, "decoder.prediction.clip", self.clip, "above 0")
+        where = "decoder.prediction"
+        _require(self.rises >= 1, f"{where}.rises", self.rises, "1 or more")
+        least = self.rises if self.kind in ("published", "adaptive") else 1
+        enough = f"at least {where}.rises ({least})"
+        _require(self.history >= least, f"{where}.history", self.history, enough)
+        _require(0 < self.decay <= 1, f"{where}.decay", self.decay, "above 0 and at most 1")
+        _require(self.beta >= 0, f"{where}.beta", self.beta, "0 or more")
+        bounded = -1 <= self.momentum <= 1
+        _require(bounded, f"{where}.momentum", self.momentum, "between -1 and 1")
+        _require(self.top_k >= 0, f"{where}.top_k", self.top_k, "0 (all) or more")
+        _require(self.clip > 0, f"{where}.clip", self.clip, "above 0")
 
 
 @dataclass(frozen=True, slots=True)
 class RelaxConfig:
-    """Parameters of the relaxed verifiers `lantern` (arXiv 2410.03355, 2502.06352) and `gsd` (arXiv 2508.07747)."""
+    """Relaxed verifiers: `lantern` (arXiv 2410.03355, 2502.06352), `gsd` (arXiv 2508.07747)."""
 
-    neighbours: int = 1000  # lantern: how many nearest tokens may lend probability
-    delta: float = 0.1  # lantern: probability that may be borrowed; gsd: largest difference of probability in a cluster
-    scale: float = 0.0  # lantern++: the budget is scale * p(x) instead of delta, when above 0
-    group: int = 15  # gsd: tokens in a cluster, an odd number: as many of higher rank as of lower
-    distance: float = 0.5  # gsd: largest embedding distance in a cluster
+    neighbours: int = 1000  # lantern: nearest tokens whose probability may be borrowed
+    # lantern: probability that may be borrowed; gsd: largest difference within a cluster
+    delta: float = 0.1
+    scale: float = 0.0  # lantern++: above 0 the budget is scale * p(x) instead of delta
+    group: int = 15  # gsd: tokens in a cluster; odd, so that as many rank above as below
+    distance: float = 0.5  # gsd: largest embedding distance within a cluster
 
     def __post_init__(self) -> None:
-        _require(self.neighbours >= 1, "decoder.relax.neighbours", self.neighbours, "1 or more")
-        _require(self.delta >= 0, "decoder.relax.delta", self.delta, "0 or more")
-        _require(self.scale >= 0, "decoder.relax.scale", self.scale, "0 (off) or more")
-        _require(
-            self.group >= 1 and self.group % 2 == 1,
-            "decoder.relax.group",
-            self.group,
-            "an odd number, 1 or more",
-        )
-        _require(self.distance >= 0, "decoder.relax.distance", self.distance, "0 or more")
+        where = "decoder.relax"
+        _require(self.neighbours >= 1, f"{where}.neighbours", self.neighbours, "1 or more")
+        _require(self.delta >= 0, f"{where}.delta", self.delta, "0 or more")
+        _require(self.scale >= 0, f"{where}.scale", self.scale, "0 (off) or more")
+        odd = self.group >= 1 and self.group % 2 == 1
+        _require(odd, f"{where}.group", self.group, "an odd number, 1 or more")
+        _require(self.distance >= 0, f"{where}.distance", self.distance, "0 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """One decoder: a named preset of drafter, prediction, verifier and fresh rule (see sjdvp.presets), and its window."""
+    """One decoder: a preset (`sjdvp.presets`) names drafter, prediction, verifier, initialization."""
 
     preset: str = "best"
-    window: int | Literal["auto"] = (
-        16  # the last committed token and window-1 drafts; auto: what is fastest here, see `width`
-    )
+    # The last committed token and window - 1 draft tokens. auto: the fastest here, see `width`.
+    window: int | Literal["auto"] = 16
     drafter: Drafter = "independent"
     verifier: VerifierKind = "rejection"
     init: Initialization = "uniform"
@@ -155,27 +147,26 @@ class DecoderConfig:
     relax: RelaxConfig = field(default_factory=RelaxConfig)
 
     def __post_init__(self) -> None:
-        _require(
-            self.window == "auto" or 1 <= self.window <= 1024,
-            "decoder.window",
-            self.window,
-            "auto, or between 1 and 1024",
-        )
+        ok = self.window == "auto" or 1 <= self.window <= 1024
+        _require(ok, "decoder.window", self.window, "auto, or between 1 and 1024")
 
     @property
     def width(self) -> int:
-        """The window as a number. It shapes pixels, so `auto` becomes a number when a run folder is begun, and not later."""
+        """The window as a number; raises ConfigError for `auto`.
+
+        The window shapes pixels: `generate` replaces `auto` by a number when it makes the folder.
+        """
         if self.window == "auto":
             raise ConfigError(
-                "decoder.window auto is for `sjdvp generate` alone",
-                "give a number",
+                "decoder.window can be auto only in `sjdvp generate`",
+                "give a number, for example --window 16",
                 "decoder.window",
             )
         return self.window
 
     @property
     def lossless(self) -> bool:
-        """Whether the output distribution is exactly the model's."""
+        """Whether the output distribution is exactly that of ordinary sampling."""
         return self.verifier in ("rejection", "same-noise")
 
 
@@ -185,50 +176,29 @@ class RunSettings:
 
     batch_size: int | Literal["auto"] = "auto"
     device: str = "auto"
-    device_map: Literal["auto"] | None = (
-        None  # auto: the layers of a model larger than one GPU are shared out over all
-    )
-    step: StepMode = "auto"  # how a decoding step is run: as it is, compiled (and captured, on a GPU), captured as a CUDA graph
-    seed: int | None = None  # None: drawn once and stored in the run folder
+    device_map: Literal["auto"] | None = None  # auto: share the layers over all GPUs
+    step: StepMode = "auto"  # how a decode step runs: as it is, compiled, or as a CUDA graph
+    seed: int | None = None  # None: chosen once at random and stored in the run folder
     num_images_per_prompt: int = 1
     on_long_prompt: Literal["truncate", "error"] = "truncate"
     max_failures: int | None = None
     metadata: bool = True  # write the settings into each PNG
 
     def __post_init__(self) -> None:
-        _require(
-            self.batch_size == "auto" or self.batch_size >= 1,
-            "run.batch_size",
-            self.batch_size,
-            "auto, 1 or more",
-        )
-        shared = self.device_map is not None
-        _require(
-            not shared or self.device == "auto",
-            "run.device",
-            self.device,
-            "auto with run.device_map: it takes every GPU",
-        )
-        one_device = (
-            "auto or eager with run.device_map: other steps are compiled or captured for one device"
-        )
-        _require(not shared or self.step in ("auto", "eager"), "run.step", self.step, one_device)
+        size_ok = self.batch_size == "auto" or self.batch_size >= 1
+        _require(size_ok, "run.batch_size", self.batch_size, "auto, 1 or more")
+        if self.device_map is not None:
+            all_gpus = "auto with run.device_map: it takes every GPU"
+            _require(self.device == "auto", "run.device", self.device, all_gpus)
+            one_device = "auto or eager with run.device_map: other steps run on one device"
+            _require(self.step in ("auto", "eager"), "run.step", self.step, one_device)
         copies = self.num_images_per_prompt
-        _require(
-            1 <= copies <= 100_000, "run.num_images_per_prompt", copies, "between 1 and 100000"
-        )
-        _require(
-            self.seed is None or 0 <= self.seed < 2**53,
-            "run.seed",
-            self.seed,
-            "between 0 and 2^53 - 1",
-        )
-        _require(
-            self.max_failures is None or self.max_failures >= 0,
-            "run.max_failures",
-            self.max_failures,
-            "0 or more",
-        )
+        copies_ok = 1 <= copies <= 100_000
+        _require(copies_ok, "run.num_images_per_prompt", copies, "between 1 and 100000")
+        seed_ok = self.seed is None or 0 <= self.seed < 2**53
+        _require(seed_ok, "run.seed", self.seed, "between 0 and 2^53 - 1")
+        failures_ok = self.max_failures is None or self.max_failures >= 0
+        _require(failures_ok, "run.max_failures", self.max_failures, "0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +217,16 @@ class RunConfig:
         return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, window=window))
 
     def pixel_settings(self) -> dict[str, Any]:
-        """Return the canonical form of all that shapes pixels, apart from the seed and the prompts: plain JSON values."""
+        """Return all that shapes pixels, apart from seed and prompts, as plain JSON values."""
         plain = dataclasses.asdict(self)
         del plain["model"]["licence"]
         return {"model": plain["model"], "sampling": plain["sampling"], "decoder": plain["decoder"]}
 
     def fingerprint(self) -> str:
-        """Return a digest of `pixel_settings`: two runs with equal fingerprints, seeds and prompts give the same images."""
+        """Return a digest of `pixel_settings`.
+
+        Two runs with equal fingerprints, seeds and prompts give the same images.
+        """
         text = json.dumps(self.pixel_settings(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -264,8 +237,9 @@ T = TypeVar("T")
 def from_table(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     """Build the dataclass `cls` from a plain mapping, strictly.
 
-    Unknown keys, wrong types and values out of range raise `ConfigError` that names the key (as `where.key`), what was found and
-    what is known. Numbers are not read from text, booleans are not numbers.
+    Unknown keys, wrong types and values out of range raise `ConfigError` that names the key (as
+    `where.key`), what was found and what is known. Text is not read as a number, and a boolean is
+    no number.
     """
     hints = typing.get_type_hints(cls)
     for key in table:
@@ -286,7 +260,7 @@ def setting_types(cls: Any = RunConfig, where: str = "") -> dict[str, Any]:
 
 
 def read_setting(key: str, text: str) -> Any:
-    """Return the value of the setting `key` given as text: the text `8` is a number for a number and text for text."""
+    """Return the value that `text` stands for, by the type of the setting `key`."""
     types_ = setting_types()
     if key not in types_:
         raise unknown_key(key, types_)
@@ -296,20 +270,27 @@ def read_setting(key: str, text: str) -> Any:
             return _from_text(option, text)
         except ValueError:
             continue
-    raise ConfigError(f"{key} must be {_describe(options)}, found {text!r}", key=key)
+    raise _wrong_value(key, options, text)
 
 
 def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a setting that does not exist, with the nearest known ones as advice."""
+    """Return the error for a setting that does not exist, with the nearest known ones as hint."""
     names = list(known)
-    close = [
-        k
-        for k in names
-        if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1] or k.startswith(f"{key}.")
-    ]
+    if renamed(key) != key:
+        return ConfigError(f"unknown key {key}", f"it is now called {renamed(key)}", key)
+    last = key.rsplit(".", 1)[-1]
+    close = [k for k in names if k.rsplit(".", 1)[-1] == last or k.startswith(f"{key}.")]
     close = close or difflib.get_close_matches(key, names, n=1, cutoff=_CLOSE)
     hint = f"did you mean {' or '.join(close[:3])}?" if close else f"known keys: {', '.join(names)}"
     return ConfigError(f"unknown key {key}", hint, key)
+
+
+def renamed(key: str) -> str:
+    """Return what a key, or `key=value`, is called now: itself, unless it is in `RENAMED`."""
+    for old, new in RENAMED.items():
+        if key == old or key.startswith(f"{old}."):
+            key = new + key.removeprefix(old)
+    return key
 
 
 def _from_text(option: Any, text: str) -> Any:
@@ -339,38 +320,42 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     options = _options(hint)
     for option in options:
         if option is float:
-            if (
-                type(value) in (int, float) and abs(value) <= sys.float_info.max
-            ):  # also refuses inf and nan
+            # The comparison also refuses inf and nan.
+            if type(value) in (int, float) and abs(value) <= sys.float_info.max:
                 return float(value)
         elif typing.get_origin(option) is Literal:
             if value in typing.get_args(option) and not isinstance(value, bool):
                 return value
         elif type(value) is option:
             return value
-    raise ConfigError(f"{where} must be {_describe(options)}, found {value!r}", key=where)
+    raise _wrong_value(where, options, value)
+
+
+def _wrong_value(key: str, options: tuple[Any, ...], value: Any) -> ConfigError:
+    old = f"{key}={value}"
+    hint = f"it is now called {renamed(old).partition('=')[2]}" if renamed(old) != old else ""
+    return ConfigError(f"{key} must be {_describe(options)}, found {value!r}", hint, key)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
     """Return the types a setting may have; text comes last, since any text is text."""
-    options = (
-        typing.get_args(hint)
-        if typing.get_origin(hint) in (types.UnionType, typing.Union)
-        else (hint,)
-    )
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    options = typing.get_args(hint) if union else (hint,)
     return tuple(sorted(options, key=lambda option: option is str))
 
 
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    type(None): "nothing (null)",
+}
+
+
 def _describe(options: tuple[Any, ...]) -> str:
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "true or false",
-        type(None): "nothing (null)",
-    }
     words = [
-        ", ".join(typing.get_args(o)) if typing.get_origin(o) is Literal else names.get(o, str(o))
+        ", ".join(typing.get_args(o)) if typing.get_origin(o) is Literal else _WORDS[o]
         for o in options
     ]
     return " or ".join(words)

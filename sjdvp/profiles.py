@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjdvp.config import RunConfig, from_table, read_setting, setting_types, unknown_key
+from sjdvp.config import (
+    RunConfig,
+    from_table,
+    read_setting,
+    renamed,
+    setting_types,
+    unknown_key,
+)
 from sjdvp.errors import ConfigError
 from sjdvp.presets import GREEDY, preset
 
@@ -184,16 +191,30 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
-    """Read `SJDVP_SAMPLING_CFG_SCALE=3` as sampling.cfg_scale; an empty variable counts as not given."""
-    variables = {PREFIX + key.upper().replace(".", "_"): key for key in setting_types()}
+    """Read `SJDVP_SAMPLING_CFG_SCALE=3` as sampling.cfg_scale.
+
+    An empty variable counts as not given.
+    """
+    variables = {_variable(key): key for key in setting_types()}
     values, origins = {}, {}
     for name, text in environ.items():
         if name.startswith(PREFIX) and text:
             if name not in variables:
-                raise unknown_key(name, variables)
+                raise _unknown_variable(name, variables)
             key = variables[name]
             values[key], origins[key] = _read_from(name, key, text), name
     return Layer(origins, values)
+
+
+def _variable(key: str) -> str:
+    return PREFIX + key.upper().replace(".", "_")
+
+
+def _unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
+    key = name.removeprefix(PREFIX).lower().replace("_", ".")
+    if renamed(key) == key:
+        return unknown_key(name, known)
+    return ConfigError(f"unknown key {name}", f"it is now called {_variable(renamed(key))}", name)
 
 
 def _read_from(origin: str, key: str, text: str) -> Any:

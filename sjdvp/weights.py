@@ -90,7 +90,7 @@ def pin(model: ModelConfig) -> ModelConfig:
     others: dict[str, Any] = {}
     if model.text_encoder:
         others["text_encoder"] = str(locate(model.text_encoder, setting="model.text_encoder").path)
-    for field in ("tokenizer", "pixels"):
+    for field in ("tokenizer", "vq_decoder"):
         spec = getattr(model, field)
         others[field] = _path_if_reachable(spec, f"model.{field}") if spec else None
     return replace(model, path=str(weights.path), revision=weights.revision, **others)

@@ -64,7 +64,7 @@ def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
         return f"{error} ({error.hint})", {}
     others = {
         field: str(getattr(model, field))
-        for field in ("tokenizer", "pixels", "text_encoder")
+        for field in ("tokenizer", "vq_decoder", "text_encoder")
         if getattr(model, field)
     }
     facts = {

@@ -6,12 +6,14 @@ import math
 import pytest
 
 from sjdvp.config import (
+    RENAMED,
     DecoderConfig,
     RunConfig,
     RunSettings,
     SamplingConfig,
     from_table,
     read_setting,
+    renamed,
     setting_types,
 )
 from sjdvp.errors import ConfigError
@@ -126,6 +128,43 @@ def test_unknown_key_is_answered_with_the_right_one():
     with pytest.raises(ConfigError) as caught:
         read_setting("cfg_scale", "3")
     assert caught.value.hint == "did you mean sampling.cfg_scale?"
+
+
+OLD_NAMES = [
+    ({"model": {"pixels": "x"}}, "model.vq_decoder"),
+    ({"decoder": {"fresh": "left"}}, "decoder.init"),
+    ({"decoder": {"prior": {"kind": "none"}}}, "decoder.prediction"),
+    ({"decoder": {"prediction": {"pull": 0.5}}}, "decoder.prediction.momentum"),
+    ({"decoder": {"prediction": {"kind": "growth"}}}, "published"),
+    ({"decoder": {"prediction": {"kind": "history"}}}, "momentum"),
+    ({"decoder": {"verifier": "exact"}}, "rejection"),
+]
+
+
+@pytest.mark.parametrize(("table", "now"), OLD_NAMES)
+def test_old_names_are_refused_with_the_new_one(table, now):
+    with pytest.raises(ConfigError) as caught:
+        from_table(RunConfig, table)
+    assert caught.value.hint == f"it is now called {now}"
+
+
+def test_every_renamed_key_is_tested_and_leads_to_a_known_one():
+    assert len(OLD_NAMES) == len(RENAMED)
+    known = " ".join(setting_types())
+    for old in RENAMED:
+        assert renamed(old).partition("=")[0] in known
+        assert old.partition("=")[0] not in setting_types() or "=" in old
+    assert renamed("decoder.prior.pull") == "decoder.prediction.momentum"
+    assert renamed("decoder.prior.kind=growth") == "decoder.prediction.kind=published"
+
+
+def test_old_names_given_as_text_are_refused_with_the_new_one():
+    with pytest.raises(ConfigError) as caught:
+        read_setting("decoder.prior.top_k", "3")
+    assert caught.value.hint == "it is now called decoder.prediction.top_k"
+    with pytest.raises(ConfigError) as caught:
+        read_setting("decoder.verifier", "exact")
+    assert caught.value.hint == "it is now called rejection"
 
 
 def test_every_setting_is_listed():

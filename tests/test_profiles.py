@@ -236,6 +236,16 @@ def test_files_that_are_no_text(tmp_path):
     assert "Is a directory" in mistake(load_mapping, tmp_path)
 
 
+def test_old_names_in_a_profile_or_a_variable_lead_to_the_new_ones(tmp_path):
+    file = tmp_path / "old.yaml"
+    file.write_text("decoder: {prior: {kind: growth}}\n")
+    assert "old.yaml: unknown key decoder.prior | it is now called decoder.prediction" in mistake(
+        resolve, str(file), environ={}
+    )
+    words = mistake(resolve, environ={"SJDVP_DECODER_PRIOR_TOP_K": "3"})
+    assert words.endswith("it is now called SJDVP_DECODER_PREDICTION_TOP_K")
+
+
 def test_unknown_variable_is_an_error_and_an_empty_one_is_not_given():
     words = mistake(resolve, environ={"SJDVP_SAMPLING_CFGSCALE": "3"})
     assert words == "unknown key SJDVP_SAMPLING_CFGSCALE | did you mean SJDVP_SAMPLING_CFG_SCALE?"

@@ -58,8 +58,8 @@ def test_a_hub_id_gives_path_name_and_revision(hub: Path) -> None:
 
 
 def test_pinned_settings_hold_paths_and_the_revision(hub: Path) -> None:
-    pinned = weights.pin(ModelConfig(path="owner/name", pixels="owner/name/part/vq.ckpt"))
-    assert (pinned.path, pinned.pixels, pinned.revision) == (
+    pinned = weights.pin(ModelConfig(path="owner/name", vq_decoder="owner/name/part/vq.ckpt"))
+    assert (pinned.path, pinned.vq_decoder, pinned.revision) == (
         str(hub),
         str(hub / "part" / "vq.ckpt"),
         SHA,
@@ -79,7 +79,7 @@ def test_pinned_settings_hold_paths_and_the_revision(hub: Path) -> None:
 
 def test_what_is_missing_is_named_with_the_command_that_fetches_it(hub: Path) -> None:
     with pytest.raises(WeightsError) as caught:
-        weights.locate("owner/other@v2/big.pt", setting="model.pixels")
+        weights.locate("owner/other@v2/big.pt", setting="model.vq_decoder")
     assert caught.value.exit_code == 2
     assert "big.pt of owner/other is not here" in str(caught.value)
     assert str(weights.HF_HUB_CACHE) in str(caught.value)
@@ -125,11 +125,14 @@ def test_a_file_is_looked_for_beside_the_weights_first(hub: Path, tmp_path: Path
     mine.mkdir()
     located = weights.locate(str(mine))
     assert (
-        weights.find_file(located, ["vq.ckpt", "part/vq.ckpt"], "owner/name", "model.pixels")
+        weights.find_file(located, ["vq.ckpt", "part/vq.ckpt"], "owner/name", "model.vq_decoder")
         == hub / "part" / "vq.ckpt"
     )
     (mine / "vq.ckpt").write_bytes(b"")
-    assert weights.find_file(located, ["vq.ckpt"], "owner/name", "model.pixels") == mine / "vq.ckpt"
+    assert (
+        weights.find_file(located, ["vq.ckpt"], "owner/name", "model.vq_decoder")
+        == mine / "vq.ckpt"
+    )
     with pytest.raises(WeightsError, match=r"looked for .*mine/a\.json"):
         weights.find_file(located, ["a.json"], None, "model.tokenizer")
 
@@ -141,7 +144,7 @@ def test_a_file_of_the_user_s_own_comes_first(hub: Path, tmp_path: Path) -> None
         (folder / "vq.ckpt").write_bytes(b"")
     found = weights.Located(hub, "owner/name", SHA)
     mine = tmp_path / "mine" / "vq.ckpt"
-    assert weights.find_file(found, ["vq.ckpt"], str(mine), "model.pixels") == mine
-    assert weights.find_file(found, ["vq.ckpt"], str(mine.parent), "model.pixels") == mine
+    assert weights.find_file(found, ["vq.ckpt"], str(mine), "model.vq_decoder") == mine
+    assert weights.find_file(found, ["vq.ckpt"], str(mine.parent), "model.vq_decoder") == mine
     for other in ("owner/other", str(hub / "part" / "vq.ckpt"), None):
-        assert weights.find_file(found, ["vq.ckpt"], other, "model.pixels") == hub / "vq.ckpt"
+        assert weights.find_file(found, ["vq.ckpt"], other, "model.vq_decoder") == hub / "vq.ckpt"

@@ -154,9 +154,9 @@ def make_predictor(config: PredictionConfig) -> Predictor:
     if config.kind == "published":
         return Growth(config, (config.beta,))
     if config.kind == "momentum":
-        return History(config, (config.pull,))
+        return History(config, (config.momentum,))
     if config.kind == "adaptive":
         # The plain distribution comes first: it is the one used until another has forecast better.
         growth = Growth(config, (0.5 * config.beta, config.beta))
-        return Choice((Plain(), History(config, (config.pull, 2 * config.pull)), growth))
+        return Choice((Plain(), History(config, (config.momentum, 2 * config.momentum)), growth))
     return NoPrediction()

@@ -43,7 +43,7 @@ def kept(config: RunConfig, device: torch.device) -> Choice | None:
 def _path(config: RunConfig, device: torch.device) -> Path:
     where = {
         "path": called(config.model.path),
-        **dict.fromkeys(("revision", "tokenizer", "pixels", "text_encoder")),
+        **dict.fromkeys(("revision", "tokenizer", "vq_decoder", "text_encoder")),
     }
     model, decoder = (
         dataclasses.asdict(config.model) | where,

@@ -34,7 +34,7 @@ def open_anole(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
     names = ("tokenizer/text_tokenizer.json", "text_tokenizer.json", "tokenizer.json")
     tokenizer = open_tokenizer(find_file(weights, names, config.tokenizer, "model.tokenizer"))
     pixel_file = find_file(
-        weights, ("tokenizer/vqgan.ckpt", "vqgan.ckpt"), config.pixels, "model.pixels"
+        weights, ("tokenizer/vqgan.ckpt", "vqgan.ckpt"), config.vq_decoder, "model.vq_decoder"
     )
     tokens = chameleon_image_ids(tokenizer)
     network = load_chameleon(weights.path, tokens, place, dtype)

@@ -100,7 +100,7 @@ def open_emu3(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Imag
         token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
         row_end_D=embeds_TD[end_of_line],
         head=packed(network.head),
-        vq_decoder=_open_pixels(weights.path, stored, config.pixels, place.device),
+        vq_decoder=_open_pixels(weights.path, stored, config.vq_decoder, place.device),
         truncate_pixels=True,
     )
 
@@ -182,7 +182,7 @@ def _open_pixels(
         None,
     )
     if place is None:
-        path = locate(other, setting="model.pixels").path
+        path = locate(other, setting="model.vq_decoder").path
     decoder = MovqDecoder.load(stored.under(place) if place else open_checkpoint(path), device)
     about = path / "preprocessor_config.json"
     values = read_json(about) if about.is_file() else {}

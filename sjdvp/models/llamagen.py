@@ -163,7 +163,7 @@ def _open(
     path = _pick_file(weights.path, kind)
     side = _side(config, path)
     network = _load(open_checkpoint(path), kind, config.heads, place, dtype)
-    pixel_file = find_file(weights, [f"vq_ds16_{kind}.pt"], config.pixels, "model.pixels")
+    pixel_file = find_file(weights, [f"vq_ds16_{kind}.pt"], config.vq_decoder, "model.vq_decoder")
     vq_decoder = TamingDecoder.load(open_checkpoint(pixel_file), LLAMAGEN, place.device)
 
     def adapt(n_condition: int, prompter: Callable[[str], Prompt]) -> ImageModel:

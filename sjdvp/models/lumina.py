@@ -102,7 +102,7 @@ def _open(
     names = ("tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json")
     tokenizer_file = find_file(weights, names, config.tokenizer, "model.tokenizer")
     tokenizer = open_tokenizer(tokenizer_file)
-    pixel_file = find_file(weights, version.pixel_files, config.pixels, "model.pixels")
+    pixel_file = find_file(weights, version.pixel_files, config.vq_decoder, "model.vq_decoder")
     network = load_chameleon(weights.path, version.tokens(tokenizer), place, dtype)
     embeds_TD = network.embeds_TD
     size_names = [f"<reserved{8800 + side // UNIT:05d}>" for side in (height, width)]

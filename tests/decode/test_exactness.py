@@ -35,7 +35,9 @@ def decoder(
     model=MODEL,
 ):
     # One rise and a short history, so that the prediction acts within images this small.
-    predict = PredictionConfig(kind=prediction, rises=1, history=2, beta=2.0, pull=-0.5, top_k=0)
+    predict = PredictionConfig(
+        kind=prediction, rises=1, history=2, beta=2.0, momentum=-0.5, top_k=0
+    )
     config = DecoderConfig(
         drafter=drafter,
         verifier=verifier,

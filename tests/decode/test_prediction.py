@@ -56,7 +56,7 @@ def history(now, seen, weights, c):
     log_mean = sum(w * math.log(s + 1e-6) for w, s in zip(weights, seen, strict=True)) / sum(
         weights
     )
-    return c.pull * (math.log(now + 1e-6) - log_mean)
+    return c.momentum * (math.log(now + 1e-6) - log_mean)
 
 
 @pytest.mark.parametrize("rises", [1, 2, 3])
@@ -68,9 +68,9 @@ def test_growth_is_its_formula(distributions, rises):
 
 
 def test_history_is_its_formula(distributions):
-    c = PredictionConfig(kind="momentum", history=L, pull=-0.4, decay=0.6)
+    c = PredictionConfig(kind="momentum", history=L, momentum=-0.4, decay=0.6)
     assert torch.allclose(
-        History(c, (c.pull,))(*distributions)[:, 0], slow(*distributions, c, history)
+        History(c, (c.momentum,))(*distributions)[:, 0], slow(*distributions, c, history)
     )
 
 

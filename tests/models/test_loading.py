@@ -31,12 +31,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lumina(path: Path, tokenizer: Path, **settings: object) -> ModelConfig:
     pixels = str(PARITY / "chameleon_vqgan" / "vqgan.ckpt")
-    values = {"width": 64, "height": 64, "tokenizer": str(tokenizer), "pixels": pixels, **settings}
+    values = {
+        "width": 64,
+        "height": 64,
+        "tokenizer": str(tokenizer),
+        "vq_decoder": pixels,
+        **settings,
+    }
     return ModelConfig("lumina-mgpt", str(path), **values)
 
 
 def c2i(path: Path, **settings: object) -> ModelConfig:
-    return ModelConfig("llamagen-c2i", str(path), **{"pixels": str(VQ), "heads": 4, **settings})
+    return ModelConfig("llamagen-c2i", str(path), **{"vq_decoder": str(VQ), "heads": 4, **settings})
 
 
 def refusal(model: ModelConfig, dtype: torch.dtype = torch.float32) -> str:
@@ -135,7 +141,9 @@ def test_wrong_files_are_refused_with_the_reason(tokenizer: Path, tmp_path: Path
     assert "is it the tokenizer of this model" in refusal(lumina(PARITY / "lumina1_lm", emu3))
     assert "no decoder" in refusal(
         lumina(
-            PARITY / "lumina1_lm", tokenizer, pixels=str(PARITY / "llamagen_c2i" / "c2i_tiny_64.pt")
+            PARITY / "lumina1_lm",
+            tokenizer,
+            vq_decoder=str(PARITY / "llamagen_c2i" / "c2i_tiny_64.pt"),
         )
     )
 

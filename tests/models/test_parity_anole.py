@@ -40,7 +40,7 @@ def anole(layout: str, folder: Path, side: int = 64) -> ImageModel:
     tokenizer = chameleon_tokenizer(folder / "text_tokenizer.json")
     pixels = str(PARITY / "chameleon_vqgan" / "vqgan.ckpt")
     model = ModelConfig(
-        "anole", str(path), tokenizer=str(tokenizer), pixels=pixels, resolution=side
+        "anole", str(path), tokenizer=str(tokenizer), vq_decoder=pixels, resolution=side
     )
     return open_model(model, CPU, torch.float32)
 

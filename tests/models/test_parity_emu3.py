@@ -40,7 +40,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def emu3(folder: str, tokenizer: Path) -> ImageModel:
     pixels = str(PARITY / "emu3_vision_tokenizer")
     model = ModelConfig(
-        "emu3", str(PARITY / folder), tokenizer=str(tokenizer), pixels=pixels, width=24, height=16
+        "emu3",
+        str(PARITY / folder),
+        tokenizer=str(tokenizer),
+        vq_decoder=pixels,
+        width=24,
+        height=16,
     )
     return open_model(model, CPU, torch.float32)
 

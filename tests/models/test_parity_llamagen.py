@@ -35,7 +35,7 @@ def classes(folder: str) -> ImageModel:
     model = ModelConfig(
         backbone="llamagen-c2i",
         path=str(PARITY / folder / about["checkpoint"]),
-        pixels=str(PIXELS),
+        vq_decoder=str(PIXELS),
         resolution=16 * about["grid"],
         heads=about["n_head"],
     )
@@ -46,7 +46,7 @@ def classes(folder: str) -> ImageModel:
 def captions() -> tuple[ImageModel, llamagen.CaptionPrompter]:
     """Open the text-conditional model without its text encoder: the fixtures give features."""
     model = ModelConfig(
-        path=str(PARITY / "llamagen_t2i" / "t2i_tiny_64.pt"), pixels=str(PIXELS), heads=4
+        path=str(PARITY / "llamagen_t2i" / "t2i_tiny_64.pt"), vq_decoder=str(PIXELS), heads=4
     )
     network, adapt = llamagen._open(model, "t2i", DeviceMap(CPU), torch.float32)
     prompter = llamagen.CaptionPrompter(
@@ -69,7 +69,9 @@ def test_class_logits(folder: str) -> None:
     model = classes(folder)
     inputs, expected = golden(folder)
     prompts = [model.prompt(str(number)) for number in inputs["class_ids"].tolist()]
-    assert worst(teacher_forced(model, prompts, inputs["tokens"], 1), expected["cond_logits"]) < 1e-4
+    assert (
+        worst(teacher_forced(model, prompts, inputs["tokens"], 1), expected["cond_logits"]) < 1e-4
+    )
     assert (
         worst(teacher_forced(model, prompts, inputs["tokens"], 0), expected["uncond_logits"]) < 1e-4
     )
@@ -101,7 +103,9 @@ def test_caption_logits() -> None:
     model, _ = captions()
     inputs, expected = golden("llamagen_t2i")
     prompts = caption_prompts()
-    assert worst(teacher_forced(model, prompts, inputs["tokens"], 1), expected["cond_logits"]) < 1e-4
+    assert (
+        worst(teacher_forced(model, prompts, inputs["tokens"], 1), expected["cond_logits"]) < 1e-4
+    )
     assert (
         worst(teacher_forced(model, prompts, inputs["tokens"], 0), expected["uncond_logits"]) < 1e-4
     )

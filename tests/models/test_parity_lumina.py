@@ -43,7 +43,7 @@ def lumina(folder: str, size: str, tokenizer: Path) -> ImageModel:
     pixels = str(PARITY / "chameleon_vqgan" / "vqgan.ckpt")
     path = str(PARITY / folder)
     model = ModelConfig(
-        "lumina-mgpt", path, tokenizer=str(tokenizer), pixels=pixels, width=width, height=height
+        "lumina-mgpt", path, tokenizer=str(tokenizer), vq_decoder=pixels, width=width, height=height
     )
     return open_model(model, CPU, torch.float32)
 
