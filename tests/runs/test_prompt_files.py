@@ -33,18 +33,8 @@ def texts(prompts: PromptSet) -> list[str]:
         ("SJDPrompts_first3.tsv", "tsv", 3, "A hawk-man with a red head"),
         ("drawbench_first.csv", "csv", 3, "A red colored car."),
         ("geneval_excerpt.jsonl", "geneval", 5, "a photo of a bench"),
-        (
-            "coco2014val30k_shape.json",
-            "json",
-            10,
-            "This wire metal rack holds several pairs of shoes and sandals",
-        ),
-        (
-            "coco2017_captions_shape.json",
-            "coco",
-            4,
-            "A black Honda motorcycle parked in front of a garage.",
-        ),
+        ("coco2014val30k_shape.json", "json", 10, "This wire metal rack holds several pairs of shoes and sandals"),
+        ("coco2017_captions_shape.json", "coco", 4, "A black Honda motorcycle parked in front of a garage."),
         ("color_val_excerpt.txt", "txt", 8, "a green bench and a blue bowl"),
         ("dpg", "dir", 2, "An expansive field"),
     ],
@@ -75,24 +65,12 @@ def test_one_column_csv_with_bare_commas_is_refused_with_advice():
 
 def test_dpg_ids_are_file_names_and_geneval_keys_are_carried():
     assert [p.id for p in read_prompts(DATA / "dpg").prompts] == ["0", "diffusiondb25"]
-    assert read_prompts(DATA / "geneval_excerpt.jsonl").prompts[0].extra["include"] == [
-        {"class": "bench", "count": 1}
-    ]
+    assert read_prompts(DATA / "geneval_excerpt.jsonl").prompts[0].extra["include"] == [{"class": "bench", "count": 1}]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_end_at_lf_crlf_cr_only(tmp_path, end):
-    lines = [
-        "a\x0bb",
-        "c\x85d",
-        "e\u2028f\u2029g\x1c",
-        "",
-        "  lead and trail ",
-        "0",
-        "NA",
-        "# no comment",
-        '"q',
-    ]
+    lines = ["a\x0bb", "c\x85d", "e\u2028f\u2029g\x1c", "", "  lead and trail ", "0", "NA", "# no comment", '"q']
     prompts = read(tmp_path, b"\xef\xbb\xbf" + end.join(lines).encode())
     assert texts(prompts) == [line for line in lines if line]
     assert prompts.skipped == 1
@@ -124,11 +102,7 @@ def test_csv_follows_rfc_4180(tmp_path):
         ("p.txt", b"\n  \n", "no prompt"),
         ("p.txt", b"", "no prompt"),
         ("p.tsv", b"a\tb\n1\t2\n", "line 1: no column named prompt"),
-        (
-            "p.tsv",
-            b"prompt\tx\ny\tz\tmore\n\tz\n",
-            r"line 2: 3 cells .*\n  line 3: no prompt in column 'prompt'",
-        ),
+        ("p.tsv", b"prompt\tx\ny\tz\tmore\n\tz\n", r"line 2: 3 cells .*\n  line 3: no prompt in column 'prompt'"),
         ("p.csv", b'prompt\na\n"b\nc\n', "line 3: a quote opens a cell here and is never closed"),
         ("p.csv", b'prompt\n"a"b\nc\n"d\n', r"line 2: not RFC 4180.*\n  line 4: a quote opens"),
         ("p.csv", b"prompt\na\0b\n", "line 2: a NUL character"),
@@ -150,22 +124,10 @@ def test_csv_follows_rfc_4180(tmp_path):
         ("p.json", b"3", "found a number"),
         ("p.json", b'{"images": []}', "not COCO captions"),
         ("p.json", b'["a", 3]', "entry 2: must be an object"),
-        (
-            "p.json",
-            b'{"prompt": "a panda"}',
-            "an object without a list 'annotations'.*a .jsonl has one object a line",
-        ),
-        (
-            "p.txt",
-            "a\nb".encode("utf-16"),
-            "p.txt: line 1: looks like UTF-16.*iconv -f UTF-16 -t UTF-8",
-        ),
+        ("p.json", b'{"prompt": "a panda"}', "an object without a list 'annotations'.*a .jsonl has one object a line"),
+        ("p.txt", "a\nb".encode("utf-16"), "p.txt: line 1: looks like UTF-16.*iconv -f UTF-16 -t UTF-8"),
         ("p.csv", "prompt\nb".encode("utf-16"), "looks like UTF-16"),
-        (
-            "p.txt",
-            b"\0\n" * 3000,
-            r"3000 problems(\n  line \d+: a NUL character){20}\n  and 2980 more$",
-        ),
+        ("p.txt", b"\0\n" * 3000, r"3000 problems(\n  line \d+: a NUL character){20}\n  and 2980 more$"),
     ],
 )
 def test_problems_are_told_with_their_lines(tmp_path, name, data, message):
@@ -248,8 +210,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(data, cuts):
         pieces.append(rest[:cut])
         rest = rest[cut:]
     whole, pieced = (
-        [(line.text, line.problem) for line in split_lines(chunks)]
-        for chunks in ([data], [*filter(None, pieces), rest])
+        [(line.text, line.problem) for line in split_lines(chunks)] for chunks in ([data], [*filter(None, pieces), rest])
     )
     assert whole == pieced
 
@@ -257,35 +218,9 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(data, cuts):
 nasty = st.lists(
     st.one_of(
         st.binary(max_size=8),
+        st.sampled_from([b"prompt", b"id", b"\t", b",", b'"', b"\r", b"\n", b"\0", b"\xef\xbb\xbf", b"{", b"}", b"[", b"]", b":"]),
         st.sampled_from(
-            [
-                b"prompt",
-                b"id",
-                b"\t",
-                b",",
-                b'"',
-                b"\r",
-                b"\n",
-                b"\0",
-                b"\xef\xbb\xbf",
-                b"{",
-                b"}",
-                b"[",
-                b"]",
-                b":",
-            ]
-        ),
-        st.sampled_from(
-            [
-                b'{"prompt": "a"}',
-                b'"a"',
-                b"prompt\tid\n",
-                b"prompt,id\n",
-                "\u2028".encode(),
-                b"\\ud800",
-                b"NaN",
-                b"1e999",
-            ]
+            [b'{"prompt": "a"}', b'"a"', b"prompt\tid\n", b"prompt,id\n", "\u2028".encode(), b"\\ud800", b"NaN", b"1e999"]
         ),
     ),
     max_size=24,
@@ -309,35 +244,22 @@ def test_any_bytes_are_all_prompts_or_an_error(tmp_path_factory, data, format):
         lines = re.split(rb"\r\n|\r|\n", data.removeprefix(b"\xef\xbb\xbf"))
         lines = lines[:-1] if lines[-1] == b"" else lines
         assert len(prompts) + prompts.skipped == len(lines)
-        assert [p.text.encode() for p in prompts.prompts] == [
-            line for line in lines if line.decode().strip()
-        ]
+        assert [p.text.encode() for p in prompts.prompts] == [line for line in lines if line.decode().strip()]
 
 
-a_prompt = st.text(
-    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1
-).filter(str.strip)
+a_prompt = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(
-        st.text(
-            st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1
-        ).filter(str.strip),
-        min_size=1,
-    )
+    st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).filter(str.strip), min_size=1)
 )
 def test_csv_and_json_lose_no_character(tmp_path_factory, wanted):
     folder = tmp_path_factory.getbasetemp()
     rows = ["prompt", *('"' + text.replace('"', '""') + '"' for text in wanted)]
     (folder / "round.csv").write_bytes("\n".join(rows).encode())
-    assert texts(read_prompts(folder / "round.csv")) == [
-        re.sub("\r\n|\r", "\n", text) for text in wanted
-    ]
-    (folder / "round.jsonl").write_bytes(
-        b"".join(json.dumps({"prompt": text}).encode() + b"\n" for text in wanted)
-    )
+    assert texts(read_prompts(folder / "round.csv")) == [re.sub("\r\n|\r", "\n", text) for text in wanted]
+    (folder / "round.jsonl").write_bytes(b"".join(json.dumps({"prompt": text}).encode() + b"\n" for text in wanted))
     assert texts(read_prompts(folder / "round.jsonl")) == wanted
 
 
