@@ -30,7 +30,7 @@ _SNAPSHOT = re.compile(
     r"models--(?P<owner>.+?)--(?P<name>.+?)/snapshots/(?P<sha>[0-9a-f]{40})(?P<file>/.+)?"
 )
 SUFFIXES = frozenset({".safetensors", ".pt", ".pth", ".bin", ".ckpt"})
-_WANTED = ["*.json", "*.safetensors"]
+_WANTED = ["*.json", "*.safetensors", "*.tiktoken", "*_tokens.txt"]
 _PICKLES = [
     "*.bin",
     "*.pth",

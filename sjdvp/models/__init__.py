@@ -18,6 +18,7 @@ REGISTRY = {
     "generic": "sjdvp.models.generic:open_folder",
     "anole": "sjdvp.models.anole:open_anole",
     "emu3": "sjdvp.models.emu3:open_emu3",
+    "emu3.5": "sjdvp.models.emu35:open_emu35",
     "janus": "sjdvp.models.janus:open_pro",
     "janus-1.3b": "sjdvp.models.janus:open_1",
     "liquid": "sjdvp.models.liquid:open_liquid",

@@ -19,7 +19,7 @@ from sjdvp.models.sizes import requested, require
 from sjdvp.models.tokenizer import open_tokenizer, special_ids
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import TamingDecoder
-from sjdvp.models.vq.taming import CHAMELEON
+from sjdvp.models.vq.taming import TAMING
 from sjdvp.weights import find_file, locate
 
 PIXELS_PER_TOKEN = 16
@@ -52,6 +52,6 @@ def open_anole(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
         token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
         row_end_D=None,
         head=packed(network.head),
-        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), CHAMELEON, place.device),
+        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), TAMING, place.device),
         truncate_pixels=True,
     )

@@ -82,7 +82,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     if path.is_file():
         return _merge(path.name, [path])
-    for name in ("model.safetensors", "pytorch_model.bin"):
+    for name in ("model.safetensors", "pytorch_model.bin", "model.ckpt"):
         if (path / name).is_file():
             return _merge(path.name, [path / name])
         if (path / f"{name}.index.json").is_file():

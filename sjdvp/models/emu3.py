@@ -16,15 +16,16 @@ from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
 from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
 from sjdvp.models.image_tokens import emu3_image_ids
 from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import Size, multiples, requested, require, same_area
-from sjdvp.models.tokenizer import encode, open_tokenizer, special_ids
+from sjdvp.models.tokenizer import encode, special_ids
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import MovqDecoder
-from sjdvp.weights import Located, find_file, locate
+from sjdvp.weights import find_file, locate
 
 PIXELS_PER_TOKEN = 8
 POSITIVE = " masterpiece, film grained, best quality."
@@ -77,7 +78,7 @@ def open_emu3(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Imag
     width, height = _size(config)
     rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
     weights = locate(config.path, config.revision)
-    tokenizer = open_tokenizer(_tokenizer_file(weights, config.tokenizer))
+    tokenizer = open_emu3_tokenizer(find_file(weights, FILES, config.tokenizer, "model.tokenizer"))
     tokens = emu3_image_ids(tokenizer)
     stored = open_checkpoint(weights.path)
     network = _load(weights.path, stored, tokens, place, dtype)
@@ -115,18 +116,6 @@ def _size(config: ModelConfig) -> Size:
         else [same_area(size, side, PIXELS_PER_TOKEN)]
     )
     return require(size, allowed, "Emu3")
-
-
-def _tokenizer_file(weights: Located, other: str | None) -> Path:
-    try:
-        return find_file(weights, ["tokenizer.json"], other, "model.tokenizer")
-    except WeightsError as error:
-        if not any(weights.path.glob("*.tiktoken")):
-            raise
-        hint = "use the same tokenizer in the other format: --set model.tokenizer=BAAI/Emu3-Gen-hf/tokenizer.json"
-        raise WeightsError(
-            f"{weights.path} holds its tokenizer as a tiktoken file, which is not read here", hint
-        ) from error
 
 
 def _load(

@@ -22,7 +22,7 @@ from sjdvp.models.sizes import requested, require
 from sjdvp.models.tokenizer import encode, open_tokenizer, special_ids
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import TamingDecoder
-from sjdvp.models.vq.taming import CHAMELEON
+from sjdvp.models.vq.taming import TAMING
 from sjdvp.weights import find_file, locate
 
 PIXELS_PER_TOKEN = 16
@@ -48,7 +48,7 @@ def open_liquid(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Im
     tokenizer = open_tokenizer(
         find_file(weights, ["tokenizer.json"], config.tokenizer, "model.tokenizer")
     )
-    pixel_file = find_file(weights, ["vqgan.ckpt"], config.pixels, "model.pixels")
+    pixel_file = find_file(weights, ["vqgan.ckpt"], config.vq_decoder, "model.vq_decoder")
     n_text = tokenizer.get_vocab_size()
     network = _load(weights.path, n_text, place, dtype)
     embeds_TD = network.decoder.embed_tokens.weight.detach()
@@ -66,7 +66,7 @@ def open_liquid(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Im
         token_embeds_VD=embeds_TD[n_text:],
         row_end_D=None,
         head=packed(network.head),
-        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), CHAMELEON, place.device),
+        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), TAMING, place.device),
         truncate_pixels=True,
     )
 

@@ -26,7 +26,7 @@ from sjdvp.models.sizes import Size, frontier, multiples, requested, require
 from sjdvp.models.tokenizer import open_tokenizer, special_ids
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import MovqDecoder, TamingDecoder
-from sjdvp.models.vq.taming import CHAMELEON
+from sjdvp.models.vq.taming import TAMING
 from sjdvp.weights import find_file, locate
 
 UNIT = 32  # pixels
@@ -67,7 +67,7 @@ ONE = Version(
     begin_of_text=lambda tokenizer_file: "<s>",
     expected={"<s>": 0, SEPARATOR: 8710, BEGIN: 8197, NEWLINE: 8803},
     pixel_files=("vqgan.ckpt", "tokenizer/vqgan.ckpt", "chameleon/tokenizer/vqgan.ckpt"),
-    open_pixels=lambda path, device: TamingDecoder.load(open_checkpoint(path), CHAMELEON, device),
+    open_pixels=lambda path, device: TamingDecoder.load(open_checkpoint(path), TAMING, device),
     truncate_pixels=True,
 )
 TWO = Version(

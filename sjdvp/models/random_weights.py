@@ -49,6 +49,7 @@ SHAPES = {  # by profile
     "lumina-mgpt-2": replace(_CHAMELEON, vocab_size=16384, pixels_per_token=8, row_end=True),
     "anole-7b": _CHAMELEON,
     "emu3-gen": Shape(32, 4096, 14336, 32, 8, 32768, pixels_per_token=8, row_end=True),
+    "emu3.5-image": Shape(64, 5120, 25600, 64, 8, 131072, row_end=True, max_prompt=512),
     "janus-1.3b": Shape(24, 2048, 5632, 16, 16, 16384),
     "janus-pro-1b": Shape(24, 2048, 5632, 16, 16, 16384),
     "janus-pro-7b": Shape(30, 4096, 11008, 32, 32, 16384),

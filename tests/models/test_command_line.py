@@ -68,6 +68,10 @@ def emu3(folder: Path) -> Path:
     return folder
 
 
+def emu35(folder: Path) -> Path:
+    return copied(folder, *(PARITY / "emu35").glob("*.*"))
+
+
 def janus(name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         copied(folder, *(PARITY / name).glob("*.*"))
@@ -117,6 +121,12 @@ CASES = {
     "llamagen-c2i-b-256": (llamagen("c2i"), "7", [*SMALL, "--set", "model.heads=4"], (64, 64)),
     "llamagen-t2i-256": (llamagen("t2i"), "a cat", [*SMALL, "--set", "model.heads=4"], (64, 64)),
     "emu3-gen": (emu3, "a cat", FREE_SIZE, (64, 32)),
+    "emu3.5-image": (
+        emu35,
+        "a cat",
+        [*FREE_SIZE, "--set", f"model.vq_decoder={PARITY / 'emu35_ibq'}"],
+        (64, 32),
+    ),
     "janus-1.3b": (janus_1, "a cat", SMALL, (64, 64)),
     "janus-pro-1b": (janus("janus_hf"), "a cat", SMALL, (64, 64)),
     "janus-pro-7b": (janus("janus_original_layout"), "a cat", SMALL, (64, 64)),

@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def liquid(tokenizer: Path, folder: Path = PARITY / "liquid") -> ImageModel:
     pixels = str(PARITY / "chameleon_vqgan" / "vqgan.ckpt")
     model = ModelConfig(
-        "liquid", str(folder), tokenizer=str(tokenizer), pixels=pixels, resolution=64
+        "liquid", str(folder), tokenizer=str(tokenizer), vq_decoder=pixels, resolution=64
     )
     return open_model(model, CPU, torch.float32)
 

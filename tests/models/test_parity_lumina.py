@@ -14,7 +14,7 @@ from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import open_checkpoint
 from sjdvp.models.layout import Grid
 from sjdvp.models.vq import MovqDecoder, TamingDecoder, to_uint8
-from sjdvp.models.vq.taming import CHAMELEON
+from sjdvp.models.vq.taming import TAMING
 from sjdvp.sampling import to_probs
 from tests.models.harness import (
     CPU,
@@ -170,7 +170,7 @@ def test_prompt(tokenizer: Path) -> None:
 @pytest.mark.parametrize("size", ["4x4", "2x5", "6x2"])
 def test_chameleon_pixels(size: str) -> None:
     decoder = TamingDecoder.load(
-        open_checkpoint(PARITY / "chameleon_vqgan" / "vqgan.ckpt"), CHAMELEON, CPU
+        open_checkpoint(PARITY / "chameleon_vqgan" / "vqgan.ckpt"), TAMING, CPU
     )
     inputs, expected = golden("chameleon_vqgan")
     image = decoder(inputs[f"codes_{size}"].view(1, *map(int, size.split("x"))))

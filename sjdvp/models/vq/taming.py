@@ -1,7 +1,7 @@
-"""The VQGAN decoder of taming-transformers: LlamaGen, Janus-Pro, the Chameleon family and the embedded model.
+"""The VQGAN decoder of taming-transformers: LlamaGen, Janus, the Chameleon family, Emu3.5 and the embedded model.
 
-Sources of the variants: LlamaGen tokenizer_image/vq_model.py, Chameleon inference/vqgan.py. All have attention in the middle;
-LlamaGen's also at the coarsest level, and it looks codes up on the unit sphere.
+Sources of the variants: LlamaGen tokenizer_image/vq_model.py, Chameleon inference/vqgan.py, Emu3.5 vision_tokenizer/ibq.py. All
+have attention in the middle, some also at the coarsest level; LlamaGen's looks codes up on the unit sphere.
 """
 
 import re
@@ -26,13 +26,11 @@ UNUSED = r"(?!decoder\.|post_quant_conv\.|quantize\.embedding\.)"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What the weights of a family do not tell: how they name the levels, and two traits of the decoder."""
+    """What the weights of a family do not tell: how they name the levels, and where codes are looked up."""
 
-    stored_name: Callable[
-        [str, int], str
-    ]  # (name in the layout of JanusVQVAE, number of levels) -> stored name
-    coarsest_attention: bool = True
-    unit_sphere: bool = True
+    # (name in the layout of JanusVQVAE, number of levels) -> stored name
+    stored_name: Callable[[str, int], str]
+    unit_sphere: bool
 
 
 class TamingDecoder(nn.Module):
@@ -60,13 +58,10 @@ class TamingDecoder(nn.Module):
         """Build the module from a checkpoint, whose shapes say all about its sizes. Raises WeightsError if it is no such one."""
         what = f"a VQGAN decoder ({stored.where})"
         config = _describe(stored.shapes, variant, what)
-        with torch.device("meta"):
-            decoder = cls(
-                config,
-                coarsest_attention=variant.coarsest_attention,
-                unit_sphere=variant.unit_sphere,
-            )
         n_levels = len(config.channel_multiplier)
+        attends = variant.stored_name("decoder.up.0.attn.0.norm.weight", n_levels) in stored
+        with torch.device("meta"):
+            decoder = cls(config, coarsest_attention=attends, unit_sphere=variant.unit_sphere)
 
         def part(name: str) -> Part:
             return Part(variant.stored_name(name, n_levels))
@@ -141,6 +136,6 @@ def _finest_first(name: str, n_levels: int) -> str:
     )
 
 
-LLAMAGEN = Variant(_llamagen_name)
-JANUS_HF = Variant(lambda name, n_levels: name)
-CHAMELEON = Variant(_finest_first, coarsest_attention=False, unit_sphere=False)
+LLAMAGEN = Variant(_llamagen_name, unit_sphere=True)
+JANUS_HF = Variant(lambda name, n_levels: name, unit_sphere=True)
+TAMING = Variant(_finest_first, unit_sphere=False)  # Chameleon's VQGAN, Emu3.5's IBQ

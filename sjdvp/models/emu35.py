@@ -1,0 +1,122 @@
+"""Emu3.5-Image: a Qwen3 decoder and an IBQ pixel decoder with 131,072 codes.
+
+After the prompt come the size in tokens and an image token; then rows of tokens, each but the last ended by an end-of-line token.
+The unconditional branch is a prompt without text. Source: baaivision/Emu3.5, configs/example_config_t2i.py, src/utils/logits_processor.py.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import Qwen3Config, Qwen3Model
+
+from sjdvp.config import ModelConfig
+from sjdvp.errors import ConfigError, WeightsError
+from sjdvp.models.base import ImageModel
+from sjdvp.models.checkpoints import Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.decoder_config import decoder_fields
+from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
+from sjdvp.models.image_tokens import emu3_image_ids
+from sjdvp.models.layout import Grid
+from sjdvp.models.packed import packed
+from sjdvp.models.prompter import TokenPrompter
+from sjdvp.models.sizes import Size, multiples, requested, require
+from sjdvp.models.tokenizer import encode, special_ids
+from sjdvp.models.transformer import Transformer
+from sjdvp.models.vq import TamingDecoder
+from sjdvp.models.vq.taming import TAMING
+from sjdvp.weights import find_file, locate
+
+PIXELS_PER_TOKEN = 16
+RESOLUTION = 1024
+# Rows and columns of tokens that the authors' code offers for 4:3, 21:9, 16:9, 3:2, 1:1, 3:4, 9:16 and 2:3.
+GRIDS = ((55, 73), (41, 97), (47, 85), (52, 78), (64, 64), (73, 55), (85, 47), (78, 52))
+TEMPLATE = (
+    "<|extra_203|>You are a helpful assistant for t2i task. USER: {prompt} ASSISTANT: <|extra_100|>"
+)
+UNCONDITIONAL = "<|extra_203|>You are a helpful assistant. USER:  ASSISTANT: <|extra_100|>"
+MAX_PROMPT = 512  # tokens of a branch; prompts for this model are long
+# begin of image, image token, end of line; ids of the released models
+_SPECIAL = {"<|image start|>": 151852, "<|image token|>": 151851, "<|extra_200|>": 151846}
+_RELEASED_VOCABULARY = 282926
+
+
+class Emu35Network(nn.Module):
+    """The decoder, and the head over the image tokens alone."""
+
+    def __init__(self, config: Qwen3Config, vocab_size: int) -> None:
+        super().__init__()
+        self.decoder = Qwen3Model(config)
+        self.head = nn.Linear(config.hidden_size, vocab_size, bias=False)
+
+
+def open_emu35(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Emu3.5-Image."""
+    width, height = _size(config)
+    rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
+    weights = locate(config.path, config.revision)
+    tokenizer = open_emu3_tokenizer(find_file(weights, FILES, config.tokenizer, "model.tokenizer"))
+    pixels = locate(config.vq_decoder, setting="model.vq_decoder").path
+    tokens = emu3_image_ids(tokenizer)
+    network = _load(weights.path, tokens, place, dtype)
+    embeds_TD = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
+    begin, image, end_of_line = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
+    size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
+    uncond = [*encode(tokenizer, UNCONDITIONAL), *size]
+    return ImageModel(
+        name=weights.name,
+        revision=weights.revision,
+        grid=Grid(rows, columns, row_end=True),
+        max_prompt=MAX_PROMPT,
+        transformer=Transformer(network.decoder),
+        prompt=TokenPrompter(
+            tokenizer, embeds_TD, TEMPLATE, [], size, lambda ids: uncond, MAX_PROMPT
+        ),
+        token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
+        row_end_D=embeds_TD[end_of_line],
+        head=packed(network.head),
+        vq_decoder=TamingDecoder.load(open_checkpoint(pixels), TAMING, place.device),
+        truncate_pixels=True,
+    )
+
+
+def _size(config: ModelConfig) -> Size:
+    """Return the image size: one that the authors offer, or, with the resolution left open, any in whole tokens."""
+    sizes = [(columns * PIXELS_PER_TOKEN, rows * PIXELS_PER_TOKEN) for rows, columns in GRIDS]
+    size = requested(config, sizes[0])
+    if config.resolution is None:
+        return require(size, multiples(size, PIXELS_PER_TOKEN), "Emu3.5")
+    if config.resolution != RESOLUTION:
+        hint = f"it is {RESOLUTION}, or null for sizes that the authors' code does not offer"
+        raise ConfigError(
+            f"no image sizes are known for {config.resolution}", hint, "model.resolution"
+        )
+    return require(size, sizes, "Emu3.5")
+
+
+def _load(path: Path, tokens: range, place: DeviceMap, dtype: torch.dtype) -> Emu35Network:
+    values = read_json(path / "config.json")
+    if values.get("model_type") != "Emu3":
+        raise WeightsError(
+            f"{path} is a {values.get('model_type')} model, not Emu3.5",
+            "take the profile of this model",
+        )
+    config = Qwen3Config(**decoder_fields(values, 1e6))
+    if tokens.stop != config.vocab_size:
+        raise WeightsError(
+            f"{path}: {config.vocab_size} tokens, of which the tokenizer knows {tokens.stop}",
+            "is it the tokenizer of this model? see model.tokenizer",
+        )
+    with torch.device("meta"):
+        network = Emu35Network(config, len(tokens))
+
+    def part(name: str) -> Part:
+        if name == "head.weight":
+            return Part("lm_head.weight", lambda w: w[tokens.start : tokens.stop])
+        return Part(name.replace("decoder.", "model.", 1))
+
+    what = f"the Qwen3 decoder of {path.name}"
+    load_strict(network, open_checkpoint(path), what, dtype, place, part)
+    return network.eval().requires_grad_(False)
