@@ -1,6 +1,7 @@
 """What goes into an engine and what comes out: one job is one image. Imports no torch."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +38,17 @@ class JobQueue(Protocol):
 
     def take(self, *, wait: bool) -> Job | None:
         """Return the next job. None: the source has ended (`wait` true) or has nothing just now (`wait` false)."""
+
+
+class JobList:
+    """A JobQueue of jobs that are all known; takes each of them once, in order."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._jobs = deque(jobs)
+
+    def take(self, *, wait: bool) -> Job | None:
+        """See `JobQueue`."""
+        return self._jobs.popleft() if self._jobs else None
 
 
 class ImageGenerator(Protocol):
