@@ -1,4 +1,4 @@
-"""`window: auto` and `batch_size: auto`: a short measurement, made once on a machine for a model, and kept."""
+"""`window: auto` and `batch_size: auto`: measured once per machine and model, then read from disk."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,67 +8,74 @@ import torch
 
 from sjdvp.bench import Point, bench, best
 from sjdvp.config import RunConfig
-from sjdvp.engine.calibration import Choice, keep, kept
 from sjdvp.engine.devices import pick_device, usual_batch_size
-from sjdvp.engine.footprint import largest_batch
+from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.loading import load_model
-from sjdvp.engine.memory import release_memory
+from sjdvp.engine.memory import largest_batch
+from sjdvp.engine.oom import release_memory
 
 _WINDOWS = (8, 16, 32)
-_STEPS = 48  # about one image of the embedded model, the first rows of a large one
+_STEPS = 48  # about one image of the embedded model, the first image rows of a large one
 
 
 def pick_window(config: RunConfig, tell: Callable[[str], None]) -> int:
-    """Return the window with the most images a second for `config`, whose window is auto; measures it where nothing is kept.
+    """Return the window with the most images per second for `config`, whose window is auto.
 
-    With a batch size of 1 that is the window of least latency. Takes the time of loading the model and of some hundred steps.
+    With batch size 1 that is the window of least latency. Where nothing is stored it is measured,
+    which takes the time of loading the model and of a few hundred steps. `tell` gets a message.
     """
     device = pick_device(config.run.device)
-    known = kept(config, device)
-    if known is None:
-        tell(
-            f"window auto: measuring windows {', '.join(map(str, _WINDOWS))}, once on this machine for this model and decoder"
-        )
-        known = _measure(config, device)
-    else:
-        tell(f"window auto: {known.window}, as measured before on this machine")
-    return known.window
+    fastest = load_fastest(config, device)
+    if fastest:
+        tell(f"window auto: {fastest.window}, as measured before on this machine")
+        return fastest.window
+    windows = ", ".join(map(str, _WINDOWS))
+    tell(
+        f"window auto: measuring windows {windows}, once on this machine for this model and decoder"
+    )
+    return _measure(config, device).window
 
 
-def _measure(config: RunConfig, device: torch.device) -> Choice:
+def _measure(config: RunConfig, device: torch.device) -> Fastest:
     model = load_model(config)
-    asked, most = config.run.batch_size, largest_batch(model, config.with_window(max(_WINDOWS)))
-    batch_sizes = sorted({1, min(usual_batch_size(device), most)}) if asked == "auto" else [asked]
+    if config.run.batch_size == "auto":
+        fits = largest_batch(model, config.with_window(max(_WINDOWS)))
+        batch_sizes = sorted({1, min(usual_batch_size(device), fits)})
+    else:
+        batch_sizes = [config.run.batch_size]
     points = list(bench(model, config, batch_sizes, _WINDOWS, _STEPS, trained=True))
     remember(config, device, points)
     del model
     release_memory()
-    return _choice(points)
+    return _fastest(points)
 
 
 def remember(config: RunConfig, device: torch.device, points: Sequence[Point]) -> None:
-    """Keep the best of what was measured: for each window and, if all that `auto` stands for are among them, over windows."""
+    """Store the fastest of the measured points, for each question that they answer.
+
+    A question is a window, or auto, with a batch size, or auto. They answer `window: auto` only if
+    all windows that it chooses from were measured.
+    """
     measured = sorted({point.window for point in points})
-    # The best of two windows that somebody was curious about is not the best window.
-    windows: list[int | Literal["auto"]] = (
-        [*measured, "auto"] if {*_WINDOWS} <= {*measured} else [*measured]
-    )
+    windows: list[int | Literal["auto"]] = [*measured]
+    if {*_WINDOWS} <= {*measured}:
+        windows.append("auto")
     sizes: list[int | Literal["auto"]] = ["auto", *sorted({point.batch_size for point in points})]
     for window in windows:
         for size in sizes:
-            fits = [
+            candidates = [
                 point
                 for point in points
                 if window in ("auto", point.window) and size in ("auto", point.batch_size)
             ]
-            if len(fits) > 1:  # one alone is no choice
-                decoder, run = (
-                    replace(config.decoder, window=window),
-                    replace(config.run, batch_size=size),
+            if len(candidates) > 1:
+                decoder = replace(config.decoder, window=window)
+                question = replace(
+                    config, decoder=decoder, run=replace(config.run, batch_size=size)
                 )
-                keep(replace(config, decoder=decoder, run=run), device, _choice(fits))
+                save_fastest(question, device, _fastest(candidates))
 
 
-def _choice(points: Sequence[Point]) -> Choice:
-    fastest = best(points)
-    return Choice(fastest.window, fastest.batch_size)
+def _fastest(points: Sequence[Point]) -> Fastest:
+    point = best(points)
+    return Fastest(point.window, point.batch_size)

@@ -109,7 +109,7 @@ def read_numbers(flag: str, text: str) -> list[int]:
 def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> "ImageModel":
     from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
     from sjdvp.engine.loading import load_model
-    from sjdvp.engine.memory import must_fit
+    from sjdvp.engine.oom import must_fit
     from sjdvp.models.random_weights import open_stand_in, shape_of, tiny
 
     if random_weights is None:

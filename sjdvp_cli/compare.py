@@ -200,7 +200,7 @@ def open_generators(
     configs: Sequence[RunConfig],
 ) -> AbstractContextManager[Sequence[ImageGenerator]]:
     """Load the engines; torch is imported here and not before."""
-    from sjdvp.engine.several import open_engines
+    from sjdvp.engine.loading import open_engines
 
     return open_engines(configs)
 

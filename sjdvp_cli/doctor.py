@@ -54,12 +54,12 @@ def command(
 
 def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
     """Return what would go wrong in loading, if anything, and what would be loaded, from where, and what it takes."""
-    from sjdvp.engine.loading import weigh
+    from sjdvp.engine.loading import plan_loading
 
     if config.decoder.window == "auto":
         config = config.with_window(_WIDEST)
     try:
-        model, need = weigh(config)
+        model, need = plan_loading(config)
     except SjdvpError as error:
         return f"{error} ({error.hint})", {}
     others = {

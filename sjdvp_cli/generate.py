@@ -242,6 +242,6 @@ def pick_window(config: RunConfig) -> int:
 
 def open_generator(config: RunConfig) -> AbstractContextManager[ImageGenerator]:
     """Load the engine; torch is imported here and not before."""
-    from sjdvp.engine.engine import open_engine
+    from sjdvp.engine.loading import open_engine
 
     return open_engine(config)

@@ -1,4 +1,4 @@
-"""The measurement of speed: keys and sums, models without weights, the remembered batch, memory computed."""
+"""`bench` and `auto`: keys and sums, models without weights, stored settings, computed memory."""
 
 import gc
 import json
@@ -11,10 +11,10 @@ import torch
 
 from sjdvp import autotune
 from sjdvp.bench import bench, best
-from sjdvp.engine.calibration import Choice, keep, kept
 from sjdvp.engine.devices import pick_batch_size
+from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.footprint import free_bytes, kv_cache_bytes, largest_batch
+from sjdvp.engine.memory import free_bytes, kv_cache_bytes, largest_batch
 from sjdvp.errors import ConfigError
 from sjdvp.models.random_weights import SHAPES, open_stand_in, shape_of, tiny
 from sjdvp.profiles import list_profiles, resolve
@@ -91,18 +91,18 @@ def test_numbers_of_a_flag():
             read_numbers("--windows", text)
 
 
-def test_the_best_batch_is_remembered_and_used(monkeypatch, tmp_path):
+def test_the_fastest_batch_is_stored_and_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, config = stand_in()
-    assert kept(config, CPU) is None and pick_batch_size(config, model) == 4
-    keep(config, CPU, Choice(config.decoder.width, 7))
+    assert load_fastest(config, CPU) is None and pick_batch_size(config, model) == 4
+    save_fastest(config, CPU, Fastest(config.decoder.width, 7))
     assert pick_batch_size(config, model) == 7
     other = replace(config, decoder=replace(config.decoder, window=5))
     assert pick_batch_size(other, model) == 4
     assert pick_batch_size(replace(config, run=replace(config.run, batch_size=3)), model) == 3
 
 
-TORN = [
+INCOMPLETE = [
     "",
     "{",
     "[]",
@@ -112,14 +112,14 @@ TORN = [
 ]
 
 
-@pytest.mark.parametrize("text", TORN)
-def test_a_torn_memory_is_as_good_as_none(monkeypatch, tmp_path, text):
+@pytest.mark.parametrize("text", INCOMPLETE)
+def test_an_incomplete_file_counts_as_missing(monkeypatch, tmp_path, text):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     _, config = stand_in()
-    keep(config, CPU, Choice(8, 7))
+    save_fastest(config, CPU, Fastest(8, 7))
     (file,) = tmp_path.rglob("fastest-*.json")
     file.write_text(text)
-    assert kept(config, CPU) is None
+    assert load_fastest(config, CPU) is None
 
 
 def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
@@ -137,7 +137,7 @@ def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
     assert told[1:] == [f"window auto: {window}, as measured before on this machine"]
 
 
-def test_the_fastest_of_a_grid_is_kept_for_each_question(monkeypatch, tmp_path):
+def test_the_fastest_point_is_stored_for_each_question(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, config = stand_in()
     measured = list(bench(model, config, [1, 4], [2, 4], 5, trained=True))
@@ -147,7 +147,7 @@ def test_the_fastest_of_a_grid_is_kept_for_each_question(monkeypatch, tmp_path):
     ]
     autotune.remember(config, CPU, points)
     assert (
-        kept(replace(config, decoder=replace(config.decoder, window="auto")), CPU) is None
+        load_fastest(replace(config, decoder=replace(config.decoder, window="auto")), CPU) is None
     )  # 2 and 4 are not all there is
     monkeypatch.setattr(autotune, "_WINDOWS", (2, 4))
     autotune.remember(config, CPU, points)
@@ -157,11 +157,11 @@ def test_the_fastest_of_a_grid_is_kept_for_each_question(monkeypatch, tmp_path):
             replace(config.decoder, window=window),
             replace(config.run, batch_size=batch_size),
         )
-        return kept(replace(config, decoder=decoder, run=run), CPU)
+        return load_fastest(replace(config, decoder=decoder, run=run), CPU)
 
-    assert asked("auto", "auto") == Choice(2, 4)
-    assert asked("auto", 1) == Choice(4, 1) and asked("auto", 4) == Choice(2, 4)
-    assert asked(2, "auto") == Choice(2, 4) and asked(4, "auto") == Choice(4, 4)
+    assert asked("auto", "auto") == Fastest(2, 4)
+    assert asked("auto", 1) == Fastest(4, 1) and asked("auto", 4) == Fastest(2, 4)
+    assert asked(2, "auto") == Fastest(2, 4) and asked(4, "auto") == Fastest(4, 4)
     assert asked(2, 4) is None
 
 
@@ -176,8 +176,8 @@ def test_memory_is_computed_as_it_is_allocated(decoder):
     assert largest_batch(model, config) > 1
 
 
-def test_engines_are_not_piled_up(monkeypatch):
-    """Each is several caches large; only the one that is measured may be there, though it and its step refer to each other."""
+def test_one_engine_is_alive_at_a_time(monkeypatch):
+    """Only the engine that is measured may be alive, though it and its step refer to each other."""
     alive = weakref.WeakSet()
 
     class Counted(Engine):
@@ -197,7 +197,7 @@ def test_engines_are_not_piled_up(monkeypatch):
     assert most == [1, 1, 1, 1]
 
 
-def test_what_memory_does_not_hold_is_left_out(monkeypatch):
+def test_points_that_do_not_fit_are_left_out(monkeypatch):
     model, config = stand_in()
     monkeypatch.setattr(
         "sjdvp.bench.largest_batch", lambda model, config: 8 // config.decoder.width
@@ -206,6 +206,6 @@ def test_what_memory_does_not_hold_is_left_out(monkeypatch):
     assert [(p.batch_size, p.window) for p in points] == [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2)]
 
 
-def test_free_memory_counts_what_files_occupy():
+def test_free_memory_includes_cached_files():
     said = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     assert free_bytes(CPU) == pytest.approx(1024 * int(said["MemAvailable"].split()[0]), rel=0.1)

@@ -18,7 +18,7 @@ from sjdvp.config import PredictionConfig, RunConfig
 from sjdvp.decode.state import State, Tally, columns, pick, sources
 from sjdvp.decode.step import Decoder
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.several import open_engines
+from sjdvp.engine.loading import open_engines
 from sjdvp.interfaces import ImageModel
 from sjdvp.jobs import ImageResult, JobQueue
 from sjdvp.runs.jsonl import Appender

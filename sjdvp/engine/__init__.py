@@ -1,1 +1,1 @@
-"""The engine: sequences jobs in rows, steps all rows through one fixed-shape decoding step, turns finished rows into images."""
+"""The engine: jobs take batch slots, all slots take decode steps together, sequences become images."""

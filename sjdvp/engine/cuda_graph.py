@@ -1,4 +1,4 @@
-"""The decoding step behind one callable: eager, compiled, or replayed from a CUDA graph. The tokens are the same from each."""
+"""One decode step, in three forms: eager, compiled, or replayed from a CUDA graph. Same tokens."""
 
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -13,26 +13,21 @@ from sjdvp.errors import DeviceError
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-ForwardPass = Callable[
-    [State, int], Tensor
-]  # the forward over all windows; the second argument says how many slots of the cache it sees
-Decode = Callable[[State, Tensor], State]  # verify, commit and draft, by the logits of the forward
-Step = Callable[[State, int], State]  # one after the other
+ForwardPass = Callable[[State, int], Tensor]  # over all windows; the int is the KV length bucket
+Decode = Callable[[State, Tensor], State]  # verify, commit and draft by the logits
+Step = Callable[[State, int], State]  # a forward pass and a decode
 
 
 def pick_mode(config: RunConfig, device: torch.device) -> StepMode:
-    """Return how to run the step: auto is a graph on a GPU, where launches take longer than small kernels.
+    """Return how to run the step; `auto` is a CUDA graph on one GPU, else eager.
 
-    It is eager on a CPU, and where layers are shared out over several devices, which no graph here holds. Raises DeviceError for
-    what cannot be done.
+    On a GPU, launching small kernels takes longer than running them. A graph does not span GPUs.
+    Raises DeviceError for a mode the device does not have.
     """
     run, decoder = config.run, config.decoder
-    if (
-        run.step == "compile"
-        and device.type == "cpu"
-        and (decoder.verifier == "same-noise" or decoder.drafter == "gumbel")
-    ):
-        # Measured with torch 2.13: a crash in the kernel made of argmin and the noise of every code, or minutes of compiling.
+    draws_noise_over_V = decoder.verifier == "same-noise" or decoder.drafter == "gumbel"
+    if run.step == "compile" and device.type == "cpu" and draws_noise_over_V:
+        # torch 2.13 crashes in the kernel that joins argmin and noise, or compiles for minutes.
         raise DeviceError(
             f"run.step compile: not with the decoder {decoder.preset} on a CPU",
             "use run.step eager",
@@ -45,18 +40,17 @@ def pick_mode(config: RunConfig, device: torch.device) -> StepMode:
 
 
 def make_step(
-    forward_pass: ForwardPass, decode: Decode, mode: StepMode, device: torch.device, n_lengths: int
+    forward_pass: ForwardPass, decode: Decode, mode: StepMode, device: torch.device, n_buckets: int
 ) -> Step:
-    """Return the step in one of its forms. Compiled and captured ones are made on first use, for each of `n_lengths` cache lengths.
+    """Return the step in one of its forms; it is compiled or captured at its first use per bucket.
 
-    On a CPU the forward stays as it is: what the compiler makes of its matrix products is slower than the library's (measured).
-    On a GPU the compiled step, a few dozen kernels instead of hundreds, is captured as the plain one is.
+    On a CPU only `decode` is compiled: compiled matrix products are slower there (measured).
     """
     if mode == "compile" and device.type == "cpu":
         return eager(forward_pass, _compiled(decode, 1))
     step = eager(forward_pass, decode)
     if mode == "compile":
-        step = _compiled(step, n_lengths)
+        step = _compiled(step, n_buckets)
     return step if mode == "eager" else CudaGraphStep(step)
 
 
@@ -65,16 +59,16 @@ def eager(forward_pass: ForwardPass, decode: Decode) -> Step:
     return lambda state, kv_length: decode(state, forward_pass(state, kv_length))
 
 
-def _compiled(work: Callable[_P, _R], n_forms: int) -> Callable[_P, _R]:
-    # Each engine has a step of its own: what one has compiled must not count against the limit of another.
-    limits: dict[str, Any] = {"recompile_limit": n_forms, "isolate_recompiles": True}
-    return torch.compile(work, dynamic=False, fullgraph=True, **limits)
+def _compiled(function: Callable[_P, _R], n_shapes: int) -> Callable[_P, _R]:
+    # Each engine has its own step: what one compiles must not count against another's limit.
+    limits: dict[str, Any] = {"recompile_limit": n_shapes, "isolate_recompiles": True}
+    return torch.compile(function, dynamic=False, fullgraph=True, **limits)
 
 
 class CudaGraphStep:
-    """One CUDA graph for each cache length, all on one state that is updated in place.
+    """One CUDA graph per KV length bucket, all on one state that is updated in place.
 
-    The state given first becomes that state; the caller may go on writing to it between steps.
+    The first state it is given becomes that state; the caller may write to it between steps.
     """
 
     def __init__(self, step: Step) -> None:
@@ -95,16 +89,14 @@ class CudaGraphStep:
         return self._state
 
     def _capture(self, state: State, kv_length: int) -> torch.cuda.CUDAGraph:
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            aside
-        ):  # kernels load and libraries find their workspaces; the result is dropped
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries allocate workspaces; the result is dropped
             self._step(state, kv_length)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(side)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # Another thread may be turning tokens into pixels meanwhile; its allocations are no part of the graph.
+        # thread_local: the pixel thread may allocate meanwhile, which is not part of the graph.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             _copy(self._step(state, kv_length), state)
         return graph

@@ -1,22 +1,54 @@
-"""The model of a run, loaded where its settings say."""
+"""From a configuration to a loaded model and its engines."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import torch
 
 from sjdvp.config import ModelConfig, RunConfig
-from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
-from sjdvp.engine.footprint import SHARE, Need, free_bytes, need
-from sjdvp.engine.memory import must_fit
+from sjdvp.engine.devices import (
+    pick_batch_size,
+    pick_device,
+    pick_dtype,
+    use_device,
+    use_few_threads,
+)
+from sjdvp.engine.engine import Engine
+from sjdvp.engine.memory import MemoryPlan, free_bytes, memory_plan, usable
+from sjdvp.engine.oom import ElasticBatch, must_fit
 from sjdvp.errors import ConfigError, DeviceError
 from sjdvp.interfaces import ImageModel
 from sjdvp.models import open_model
 from sjdvp.weights import pin, without_hub
 
 
+@contextmanager
+def open_engine(config: RunConfig) -> Iterator[ElasticBatch]:
+    """Load the model of a configuration and build an engine around it."""
+    model = load_model(config)
+    batch_size = pick_batch_size(config, model)
+    yield ElasticBatch(lambda batch_size: Engine(model, config, batch_size), batch_size)
+
+
+@contextmanager
+def open_engines(
+    configs: Sequence[RunConfig], make: Callable[[ImageModel, RunConfig, int], Engine] = Engine
+) -> Iterator[list[Engine]]:
+    """Load the model that all `configs` share once, and build an engine for each, in their order.
+
+    Raises DeviceError when they do not fit into memory together, also later, inside the context.
+    """
+    model = load_model(configs[0])
+    what = f"the caches of {len(configs)} decoders at a time"
+    hint = "compare fewer decoders, or use a smaller --batch-size"
+    with must_fit(what, model.device, hint):
+        yield [make(model, config, pick_batch_size(config, model)) for config in configs]
+
+
 def load_model(config: RunConfig) -> ImageModel:
-    """Load the model that a configuration names. Raises ConfigError, WeightsError or DeviceError with what to do."""
-    device, free = _place(config)
+    """Load the model of a configuration. Raises ConfigError, WeightsError or DeviceError."""
+    device, free = _device_and_free(config)
     use_device(device)
     with must_fit("the weights", device):
         model = open_model(config.model, device, pick_dtype(config.model.dtype, device), free)
@@ -24,26 +56,25 @@ def load_model(config: RunConfig) -> ImageModel:
     return model
 
 
-def weigh(config: RunConfig) -> tuple[ModelConfig, Need]:
-    """Return where all that `load_model` would load lies, and what it takes: all is found and checked, and nothing is read.
+def plan_loading(config: RunConfig) -> tuple[ModelConfig, MemoryPlan]:
+    """Return where the weights of `load_model` are, and the memory they need.
 
-    Raises what `load_model` raises; nothing is downloaded.
+    Every file is found and checked, nothing is read or downloaded. Raises what `load_model` raises.
     """
-    device, free = _place(config)
+    device, free = _device_and_free(config)
     with without_hub():
         pinned = pin(config.model)
         model = open_model(pinned, torch.device("meta"), pick_dtype(config.model.dtype, device))
-    return pinned, need(model, config, sum(map(free_bytes, free or [device])))
+    return pinned, memory_plan(model, config, sum(map(free_bytes, free or [device])))
 
 
-def _place(config: RunConfig) -> tuple[torch.device, dict[torch.device, int]]:
-    """Return the device that embeds and draws, and the bytes that may be used on each GPU that shares the layers, if any do."""
+def _device_and_free(config: RunConfig) -> tuple[torch.device, dict[torch.device, int]]:
+    """Return the main device, and with a device map the usable bytes of each GPU."""
     free = _all_gpus() if config.run.device_map else {}
     return next(iter(free), None) or pick_device(config.run.device), free
 
 
 def _all_gpus() -> dict[torch.device, int]:
-    """Return the visible GPUs, among which `run.device_map` shares the layers out, and the bytes that may be used on each."""
     if find_spec("accelerate") is None:
         raise ConfigError(
             "--device-map auto: the package accelerate is not installed",
@@ -55,4 +86,4 @@ def _all_gpus() -> dict[torch.device, int]:
         raise DeviceError(
             "--device-map auto: this process sees no GPU", "leave it out; see `sjdvp doctor`"
         )
-    return {gpu: int(SHARE * free_bytes(gpu)) for gpu in gpus}
+    return {gpu: usable(free_bytes(gpu)) for gpu in gpus}

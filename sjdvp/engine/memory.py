@@ -1,119 +1,82 @@
-"""When memory runs out: fewer images at a time, down to one; an image that does not fit alone fails, and the others go on."""
+"""How much memory decoding needs, computed from shapes, so that a batch is chosen that fits."""
 
-import gc
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from sjdvp.errors import DeviceError, ImageError
-from sjdvp.jobs import ImageGenerator, ImageResult, Job, JobQueue
+from sjdvp.config import RunConfig
+from sjdvp.decode.prediction import make_predictor
+from sjdvp.interfaces import ImageModel
+from sjdvp.kv_cache import aligned
 
-_HINT = "use a smaller --size or --window, a smaller --dtype, or a device with more memory"
-# Where torch raises a plain RuntimeError: on the CPU, from a CUDA graph, and from the libraries of a GPU.
-_SAYS = (
-    "can't allocate memory",
-    "not enough memory",
-    "CUDA error: out of memory",
-    "STATUS_ALLOC_FAILED",
-)
+_PROBS_IN_A_STEP = 8  # [W, V] float32 tensors of one image alive at once: a generous estimate
+_USABLE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator
 
 
-class ElasticBatch:
-    """A generator that is made anew with half as many rows when memory runs out. Implements `sjdvp.jobs.ImageGenerator`."""
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a run needs and finds, in bytes. `largest_batch` is 0 when the weights do not fit."""
 
-    def __init__(self, make: Callable[[int], ImageGenerator], batch_size: int) -> None:
-        self._make = make
-        self._n_rows = batch_size
-
-    def generate(self, source: JobQueue) -> Iterator[ImageResult]:
-        """See `sjdvp.jobs.ImageGenerator`. What was in flight when memory ran out is drawn again, from its start."""
-        jobs = _Kept(source)
-        while True:
-            try:
-                for image in self._generator().generate(jobs):
-                    jobs.held.remove(image.job)
-                    yield image
-                return
-            except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-                if not is_out_of_memory(error):
-                    raise
-            release_memory()  # after the except clause: the error holds the tensors of the frames that it passed
-            if self._n_rows > 1:
-                self._n_rows //= 2
-            elif len(jobs.held) > 1:
-                jobs.one_at_a_time = True  # which of them does not fit?
-            elif jobs.held:
-                yield ImageResult(jobs.held.pop(), None, error=_failure())
-            else:
-                raise DeviceError("memory ran out with no image in flight", _HINT)
-            jobs.give_back()
-
-    def _generator(self) -> ImageGenerator:
-        while True:
-            try:
-                return self._make(self._n_rows)
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if self._n_rows == 1:
-                    raise DeviceError(
-                        "there is not enough memory to draw one image at a time", _HINT
-                    ) from error
-            release_memory()
-            self._n_rows //= 2
+    weights: int
+    cache: int  # of one image
+    distributions: int  # of one image
+    free: int
+    largest_batch: int
 
 
-class _Kept:
-    """A source that remembers the jobs it has handed out, and can hand them out again."""
-
-    def __init__(self, source: JobQueue) -> None:
-        self._source = source
-        self._again: deque[Job] = deque()
-        self.held: list[Job] = []
-        self.one_at_a_time = False
-
-    def take(self, *, wait: bool) -> Job | None:
-        """See `sjdvp.jobs.JobQueue`."""
-        if self.one_at_a_time and self.held:
-            return None
-        job = self._again.popleft() if self._again else self._source.take(wait=wait)
-        if job is not None:
-            self.held.append(job)
-        return job
-
-    def give_back(self) -> None:
-        """Hand out again what was handed out."""
-        self._again.extendleft(reversed(self.held))
-        self.held = []
+def memory_plan(model: ImageModel, config: RunConfig, free: int) -> MemoryPlan:
+    """Return what `model`, which may be on the meta device, needs of `free` bytes."""
+    per_slot, cache = slot_bytes(model, config), kv_cache_bytes(model, config)
+    n_slots = max(0, usable(free) - model.n_bytes) // per_slot
+    return MemoryPlan(model.n_bytes, cache, per_slot - cache, free, n_slots)
 
 
-@contextmanager
-def must_fit(what: str, device: torch.device, hint: str = "see `sjdvp doctor`") -> Iterator[None]:
-    """Turn running out of memory inside the block into a DeviceError: `what` does not fit."""
+def largest_batch(model: ImageModel, config: RunConfig) -> int:
+    """Return how many images fit beside the loaded model, on every device it uses; at least 1."""
+    needed = _cache_by_device(model, config)
+    needed[model.device] += slot_bytes(model, config) - needed.total()
+    return max(1, min(usable(free_bytes(device)) // size for device, size in needed.items()))
+
+
+def slot_bytes(model: ImageModel, config: RunConfig) -> int:
+    """Return the bytes of one image: keys and values, its distributions, and those of a step."""
+    n_past = make_predictor(config.decoder.prediction).history_length
+    trail = max(config.decoder.width, model.grid.stride) if config.decoder.init == "above" else 0
+    n_probs = config.decoder.width * (1 + n_past + _PROBS_IN_A_STEP) + trail
+    return kv_cache_bytes(model, config) + 4 * model.vocab_size * n_probs
+
+
+def kv_cache_bytes(model: ImageModel, config: RunConfig) -> int:
+    """Return the bytes of keys and values of one image."""
+    return _cache_by_device(model, config).total()
+
+
+def _cache_by_device(model: ImageModel, config: RunConfig) -> Counter[torch.device]:
+    branches = 1 if config.sampling.cfg_scale == 1 else 2
+    n_slots = branches * aligned(model.max_prompt + model.grid.length + config.decoder.width)
+    size: Counter[torch.device] = Counter()
+    for layer in model.new_cache(1, 1).kv_layers:
+        size[layer.keys.device] += n_slots * (layer.keys.nbytes + layer.values.nbytes)
+    return size
+
+
+def usable(free: int) -> int:
+    """Return how many of `free` bytes may be planned for."""
+    return int(_USABLE * free)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the free memory; on a CPU with what the system can free, as files it caches."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise DeviceError(f"{what} do not fit into the memory of {device}", hint) from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the device or the machine has no memory left."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        text in str(error) for text in _SAYS
-    )
-
-
-def release_memory() -> None:
-    """Give back what nothing refers to any more."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _failure() -> dict[str, str]:
-    error = ImageError("memory ran out, with this image alone on the device", _HINT)
-    return {"type": type(error).__name__, "message": str(error), "hint": error.hint}
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:  # not Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    available = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo, re.MULTILINE)
+    assert available is not None  # since Linux 3.14
+    return 1024 * int(available[1])

@@ -1,43 +1,54 @@
-"""Which job sits in which row. Pure Python: it touches no tensor and can be tested in microseconds."""
+"""Which image is decoded in which batch slot. Pure Python: it touches no tensor."""
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from time import perf_counter
 
 from sjdvp.jobs import Job, JobQueue
 
-T = TypeVar("T")
+
+@dataclass(slots=True)
+class ImageSequence:
+    """An image being decoded, and when its stages ended (seconds of `time.perf_counter`)."""
+
+    job: Job
+    warmup: bool  # whether it started before the first step: its times include compilation
+    n_committed: int = 1  # image positions; the prefill gives position 0
+    prompt_tokens: int = 0
+    truncated: bool = False
+    started: float = field(default_factory=perf_counter)
+    prefilled: float = 0.0
+    decoded: float = 0.0
 
 
-class Slots(Generic[T]):
-    """A fixed number of rows; a free row is given the next job at once (continuous batching). `T` is what is kept for each."""
+class Slots:
+    """A fixed number of batch slots. A free slot takes the next job at once (continuous batching)."""
 
     def __init__(self, batch_size: int) -> None:
-        self.sequences: list[T | None] = [None] * batch_size
+        self._sequences: list[ImageSequence | None] = [None] * batch_size
 
     def free(self) -> list[int]:
-        """Return the rows without a job."""
-        return [row for row, sequence in enumerate(self.sequences) if sequence is None]
+        """Return the slots without a sequence."""
+        return [slot for slot, sequence in enumerate(self._sequences) if sequence is None]
 
-    def busy(self) -> list[tuple[int, T]]:
-        """Return the rows that decode, with what is kept for them."""
-        return [
-            (row, sequence) for row, sequence in enumerate(self.sequences) if sequence is not None
-        ]
+    def busy(self) -> list[tuple[int, ImageSequence]]:
+        """Return the occupied slots with their sequences."""
+        return [(slot, sequence) for slot, sequence in enumerate(self._sequences) if sequence]
 
-    def sit(self, row: int, sequence: T) -> None:
-        """Put a job in a free row."""
-        self.sequences[row] = sequence
+    def assign(self, slot: int, sequence: ImageSequence) -> None:
+        """Put a sequence into a free slot."""
+        self._sequences[slot] = sequence
 
-    def leave(self, row: int) -> None:
-        """Free a row."""
-        self.sequences[row] = None
+    def release(self, slot: int) -> None:
+        """Free a slot."""
+        self._sequences[slot] = None
 
 
-def arrivals(source: JobQueue, free: list[int], *, wait: bool) -> Iterator[tuple[int, Job]]:
-    """Yield (row, job) while there are free rows and jobs; wait for the first job only if `wait`."""
-    for row in free:
-        job = source.take(wait=wait)
+def next_jobs(queue: JobQueue, free_slots: list[int], *, wait: bool) -> Iterator[tuple[int, Job]]:
+    """Yield (slot, job) while there are free slots and jobs; only the first job is waited for."""
+    for slot in free_slots:
+        job = queue.take(wait=wait)
         if job is None:
             return
-        yield row, job
+        yield slot, job
         wait = False

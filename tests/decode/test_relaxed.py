@@ -7,7 +7,7 @@ from sjdvp import rng
 from sjdvp.config import RelaxConfig
 from sjdvp.decode.relaxed import Gsd, Lantern, nearest
 from sjdvp.decode.verify import RejectionSampling
-from sjdvp.engine.neighbours import cached_neighbours
+from sjdvp.engine.disk_cache import cached_neighbours
 from sjdvp.rng import Noise, Purpose
 
 V, W, B = 12, 5, 300
@@ -109,7 +109,7 @@ def test_neighbours_are_kept_by_the_digest_of_the_codebook(case, tmp_path, monke
     codebook = case[-1]
     first = cached_neighbours(codebook, 4)
     assert len(list((tmp_path / "sjdvp").iterdir())) == 1
-    monkeypatch.setattr("sjdvp.engine.neighbours.nearest", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("sjdvp.engine.disk_cache.nearest", lambda *_: pytest.fail("computed again"))
     assert torch.equal(cached_neighbours(codebook, 4), first)
 
 

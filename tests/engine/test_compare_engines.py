@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sjdvp.compare import Request, compare, plan_variants
-from sjdvp.engine.several import open_engines
+from sjdvp.engine.loading import open_engines
 from sjdvp.errors import DeviceError
 from sjdvp.events import ignore
 from sjdvp.presets import PRESETS

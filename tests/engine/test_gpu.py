@@ -1,4 +1,4 @@
-"""On a real GPU: every form of the step draws the same, none waits for the host, memory that runs out halves the batch."""
+"""On a real GPU: same tokens from every form of the step, no host wait, batch halved without memory."""
 
 from dataclasses import replace
 
@@ -9,19 +9,12 @@ from sjdvp.config import RunSettings
 from sjdvp.engine.cuda_graph import eager
 from sjdvp.engine.devices import use_device
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.memory import ElasticBatch
+from sjdvp.engine.oom import ElasticBatch
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.generic import load
-from tests.engine.test_engine import generate, settings
-from tests.engine.test_runtime import DECODERS, started
-from tests.engine.tiny import save_tiny_model
+from tests.engine.conftest import DECODERS, Queue, generate, settings, started, tokens_and_nfe
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def on(index, folder, dtype=torch.float64):
@@ -31,20 +24,20 @@ def on(index, folder, dtype=torch.float64):
 
 
 def digests(model, decoder, step, batch_size=2):
-    drawn = generate(model, replace(settings(decoder), run=RunSettings(step=step)), batch_size)
-    return [(image.stats["token_sha256"], image.stats["nfe"]) for image in drawn]
+    config = replace(settings(decoder), run=RunSettings(step=step))
+    return tokens_and_nfe(generate(model, config, batch_size))
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_every_form_of_the_step_draws_the_same(folder, decoder):
-    """On each GPU there is, the last one first: a graph that is captured on another one would be empty."""
+def test_every_form_of_the_step_gives_the_same_tokens(folder, decoder):
+    """On each GPU, the last one first: a graph captured on another GPU would be empty."""
     for index in reversed(range(torch.cuda.device_count())):
         model = on(index, folder)
         assert digests(model, decoder, "eager") == digests(model, decoder, "graph")
 
 
 @pytest.mark.parametrize("decoder", ["sjd", "coupled-vp"])
-def test_the_compiled_step_draws_the_same(folder, decoder):
+def test_the_compiled_step_gives_the_same_tokens(folder, decoder):
     model = on(0, folder)
     assert digests(model, decoder, "eager") == digests(model, decoder, "compile")
 
@@ -82,9 +75,5 @@ def test_memory_that_runs_out_halves_the_batch(folder):
             torch.empty(2 * torch.cuda.mem_get_info()[1], dtype=torch.uint8, device="cuda")
         return Engine(model, settings("coupled"), batch_size)
 
-    class Jobs:
-        def take(self, *, wait):
-            return None
-
-    assert list(ElasticBatch(make, 8).generate(Jobs())) == []
+    assert list(ElasticBatch(make, 8).generate(Queue([]))) == []
     assert tried == [8, 4, 2]

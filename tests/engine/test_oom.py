@@ -1,15 +1,18 @@
-"""Memory runs out: the batch is halved, nothing is lost, and at one image at a time the image fails, not the run."""
+"""Out of memory: the batch is halved, nothing is lost; alone, the image fails and not the run."""
 
 from collections import deque
 
 import pytest
 import torch
 
-from sjdvp.engine.memory import ElasticBatch, is_out_of_memory, must_fit
+from sjdvp.engine.oom import ElasticBatch, is_out_of_memory, must_fit
 from sjdvp.errors import DeviceError
 from sjdvp.jobs import ImageResult, Job
 
-CPU_SAYS = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+CPU_SAYS = (
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate 9 bytes"
+)
 JOBS = [Job(i, 0, i, f"prompt {i}") for i in range(20)]
 
 
@@ -22,7 +25,10 @@ class Source:
 
 
 class Hungry:
-    """Runs out of memory with more than `room` rows in use, and on every job of `huge`; yields a image one step late."""
+    """Runs out of memory with more than `room` images in flight, and on every job of `huge`.
+
+    It yields each image one step late.
+    """
 
     def __init__(self, batch_size, room, huge=(), error=None):
         self.batch_size, self.room, self.huge = batch_size, room, huge
@@ -61,7 +67,7 @@ def test_the_batch_is_halved_until_it_fits(error):
     assert not any(image.error for image in images)
 
 
-def test_an_image_too_large_for_one_row_fails_alone():
+def test_an_image_too_large_alone_fails_alone():
     images = list(
         ElasticBatch(lambda batch_size: Hungry(batch_size, room=9, huge=(5, 6, 19)), 4).generate(
             Source(JOBS)
@@ -82,7 +88,7 @@ def test_a_generator_that_cannot_be_made():
     room = 2
     assert len(list(ElasticBatch(make, 16).generate(Source(JOBS)))) == 20
     room = 0
-    with pytest.raises(DeviceError, match="not enough memory to draw one image"):
+    with pytest.raises(DeviceError, match="not enough memory to generate one image"):
         list(ElasticBatch(make, 16).generate(Source(JOBS)))
 
 

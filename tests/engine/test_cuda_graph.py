@@ -1,4 +1,4 @@
-"""The step as one graph: the same tokens from every form, the same bits from every cache length, and no host read inside."""
+"""The forms of the step: same tokens from each, same bits from every KV bucket, no host read."""
 
 import shutil
 from dataclasses import replace
@@ -7,60 +7,44 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sjdvp import rng
 from sjdvp.config import RunSettings
 from sjdvp.decode.state import State
-from sjdvp.decode.step import admit
 from sjdvp.engine.cuda_graph import CudaGraphStep, eager, pick_mode
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.model_runner import ModelRunner
 from sjdvp.errors import DeviceError
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.generic import load
-from tests.engine.test_engine import CPU, generate, settings
+from tests.engine.conftest import CPU, DECODERS, generate, settings, started, tokens_and_nfe
 from tests.engine.tiny import save_tiny_model
-
-DECODERS = ["ar", "sjd", "sjdvp", "coupled", "coupled-vp", "same-noise-vp"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return load(folder, DeviceMap(CPU), torch.float64)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("decoder", ["sjd", "coupled-vp"])
-def test_the_compiled_step_draws_the_same_images(model, decoder):
+def test_the_compiled_step_gives_the_same_images(model64, decoder):
     plain = settings(decoder)
     compiled = replace(plain, run=RunSettings(step="compile"))
-    a, b = generate(model, plain, 2), generate(model, compiled, 2)
-    assert [(p.stats["token_sha256"], p.stats["nfe"]) for p in a] == [
-        (p.stats["token_sha256"], p.stats["nfe"]) for p in b
-    ]
+    a, b = generate(model64, plain, 2), generate(model64, compiled, 2)
+    assert tokens_and_nfe(a) == tokens_and_nfe(b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_part_of_the_cache_gives_the_bits_of_the_whole(tmp_path, dtype, batch_size):
+def test_every_kv_bucket_gives_the_bits_of_the_whole_cache(tmp_path, dtype, batch_size):
     model = load(save_tiny_model(tmp_path, rows=20, columns=60), DeviceMap(CPU), dtype)
-    forward = ModelRunner(model, batch_size, 5, 2.0)
-    assert len(forward.kv_buckets) == 3
-    for row in range(batch_size):
-        forward.prefill(row, model.prompt("red dog on a blue cat"[: 8 * row + 3]))
+    runner = ModelRunner(model, batch_size, 5, 2.0)
+    assert len(runner.kv_buckets) == 3
+    for slot in range(batch_size):
+        runner.prefill(slot, model.prompt("red dog on a blue cat"[: 8 * slot + 3]))
     noise = torch.Generator().manual_seed(1)
     for first in range(0, 1200, 5):
         pos = torch.full((batch_size, 1), first) + torch.arange(5)
         tokens = torch.randint(24, pos.shape, generator=noise)
-        kv_length = forward.kv_bucket(dict.fromkeys(range(batch_size), first + 1))
-        whole = forward(tokens, pos)
-        assert torch.equal(whole, forward(tokens, pos, kv_length))
-    assert kv_length == forward.kv_buckets[-1]
+        kv_length = runner.kv_bucket(dict.fromkeys(range(batch_size), first + 1))
+        whole = runner(tokens, pos)
+        assert torch.equal(whole, runner(tokens, pos, kv_length))
+    assert kv_length == runner.kv_buckets[-1]
 
 
 class HostReads(TorchDispatchMode):
@@ -83,27 +67,13 @@ class HostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@torch.inference_mode()
-def started(model, decoder, batch_size=2):
-    engine = Engine(model, settings(decoder), batch_size)
-    for row in range(batch_size):
-        admit(
-            engine.decoder,
-            engine.state,
-            [row],
-            engine.runner.prefill(row, model.prompt("red")),
-            rng.keys([row]),
-        )
-    return engine
-
-
 def step(engine):
     return eager(engine.forward_pass, engine.decode)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_step_reads_nothing_back(model, decoder):
-    engine = started(model, decoder)
+def test_a_step_reads_nothing_back(model64, decoder):
+    engine = started(model64, decoder)
     with torch.inference_mode(), HostReads() as reads:
         step(engine)(engine.state, engine.runner.kv_buckets[-1])
         assert not reads.found
@@ -137,9 +107,9 @@ def test_a_graph_needs_a_gpu():
             picked(decoder, "cpu", step="compile")
 
 
-def test_replay_keeps_one_state(model, monkeypatch):
-    """The bookkeeping around the graphs, with the capture replaced: one state, written in place, a graph for each length."""
-    engine, twin = started(model, "coupled"), started(model, "coupled")
+def test_replay_keeps_one_state(model64, monkeypatch):
+    """With the capture replaced: one state, updated in place, one graph per KV bucket."""
+    engine, twin = started(model64, "coupled"), started(model64, "coupled")
     captured = []
 
     class Redo:
