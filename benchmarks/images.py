@@ -56,7 +56,7 @@ def _decoder(window):
 def drawn(batch_size, window, dtype, step):
     """Return seconds an image and tokens a step and row. Counted until a row ends: the engine would fill it again at once."""
     loop = small(_decoder(window), window, batch_size, step, dtype)
-    length, n_steps, started = small_model(dtype).grid.length, 0, clock()
+    length, n_steps, started = small_model(dtype).layout.length, 0, clock()
     loop.sequence()
     while max(loop.places) < length:
         loop.step()
@@ -70,7 +70,7 @@ def generated(batch, dtype):
     model = LlamaForCausalLM.from_pretrained(EMBEDDED, dtype=dtype)
     about = json.loads((EMBEDDED / "sjdvp.json").read_text())
     tokens = range(about["first_image_id"], about["first_image_id"] + about["vocab_size"])
-    prompt, length = torch.full((batch, 8), about["boi_id"]), small_model(dtype).grid.length
+    prompt, length = torch.full((batch, 8), about["boi_id"]), small_model(dtype).layout.length
     settings = dict(
         do_sample=True, temperature=0.8, top_k=0, guidance_scale=1.5, max_new_tokens=length, min_new_tokens=length,
         suppress_tokens=[i for i in range(model.config.vocab_size) if i not in tokens], pad_token_id=0,

@@ -122,7 +122,7 @@ def _measure(
     tokens_per_nfe = n_tokens / batch_size if trained else None
     image_s = None
     if tokens_per_nfe is not None:
-        n_steps = (model.grid.length - 1) / tokens_per_nfe
+        n_steps = (model.layout.length - 1) / tokens_per_nfe
         image_s = step * n_steps / batch_size + prefill_s + _pixels_s(model)
     weights_ms, memory_ms, arithmetic_ms = _roof(model, config, batch_size, machine)
     return Point(
@@ -167,7 +167,7 @@ def _time(engine: Engine, n_steps: int) -> tuple[list[float], list[float], float
 
     Steps and forward passes take turns. All slots start anew when an image is done.
     """
-    length, device = engine.model.grid.length, engine.model.device
+    length, device = engine.model.layout.length, engine.model.device
     forward_pass = bare_forward(engine)
     step_s: list[float] = []
     forward_s: list[float] = []
@@ -200,7 +200,7 @@ def bare_forward(engine: Engine) -> Step:
 
 
 def _pixels_s(model: ImageModel) -> float:
-    tokens_N = torch.zeros(model.grid.rows * model.grid.columns).long()
+    tokens_N = torch.zeros(model.layout.rows * model.layout.columns).long()
     return _seconds(lambda: model.pixels(tokens_N), model.device)
 
 

@@ -17,8 +17,40 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from sjdvp.kv_cache import KVCache
-    from sjdvp.models.layout import Grid
     from sjdvp.rng import Noise
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayout:
+    """An image as a sequence: image tokens in raster order, V of them in the vocabulary.
+
+    With `row_end`, each image row but the last is followed by one forced token. The last row's end,
+    and all that follows the image, are known without decoding.
+    """
+
+    rows: int
+    columns: int
+    vocab_size: int
+    row_end: bool = False
+
+    @property
+    def stride(self) -> int:
+        """Positions from a token to the one below it."""
+        return self.columns + self.row_end
+
+    @property
+    def length(self) -> int:
+        """Positions to decode, S."""
+        return self.rows * self.stride - self.row_end
+
+    def forced_at(self, pos_BW: Tensor) -> Tensor:
+        """Return which positions are forced, bool [B, W]; positions past the end are not."""
+        return (pos_BW % self.stride >= self.columns) & (pos_BW < self.length)
+
+    def image_tokens(self, tokens_S: Tensor) -> Tensor:
+        """Return the image tokens alone [rows * columns], forced positions dropped."""
+        pos_S = torch.arange(self.length, device=tokens_S.device)
+        return tokens_S[~self.forced_at(pos_S)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +132,8 @@ class ImageModel(Protocol):
         """What to call it in a log."""
 
     @property
-    def grid(self) -> "Grid":
-        """The geometry of its images."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Image tokens, V."""
+    def layout(self) -> ImageLayout:
+        """The layout of its images."""
 
     @property
     def n_weights(self) -> int:

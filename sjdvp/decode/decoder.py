@@ -8,10 +8,9 @@ from sjdvp.config import DecoderConfig, SamplingConfig
 from sjdvp.decode.draft import Coupled, Gumbel, Independent
 from sjdvp.decode.prediction import make_predictor
 from sjdvp.decode.relaxed import Gsd, Lantern
-from sjdvp.decode.state import Layout
 from sjdvp.decode.step import Decoder
 from sjdvp.decode.verify import RejectionSampling, SameNoise
-from sjdvp.interfaces import Drafter, Verifier
+from sjdvp.interfaces import Drafter, ImageLayout, Verifier
 
 DRAFTERS: dict[str, type[Drafter]] = {
     "independent": Independent,
@@ -23,7 +22,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
 def make_decoder(
     config: DecoderConfig,
     sampling: SamplingConfig,
-    layout: Layout,
+    layout: ImageLayout,
     codebook: Callable[[], Tensor],
     neighbours: Callable[[Tensor, int], Tensor],
 ) -> Decoder:

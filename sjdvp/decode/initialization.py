@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from sjdvp.decode.state import Layout, pick
+from sjdvp.decode.state import pick
+from sjdvp.interfaces import ImageLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Known:
     draft_BW: Tensor
     trail_BRV: Tensor
     end_B: Tensor  # the first position without a distribution, n + W
-    layout: Layout
+    layout: ImageLayout
 
 
 def uniform(known: Known, pos_BW: Tensor) -> Tensor:

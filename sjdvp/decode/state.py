@@ -6,6 +6,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from sjdvp.interfaces import ImageLayout
+
 
 class Tally(IntEnum):
     """Columns of `tally_BT`: sums over a row's steps, read once when the image is done."""
@@ -18,24 +20,6 @@ class Tally(IntEnum):
     TV_PREDICTED = 5  # ... between the stored draft distribution and this one
     ROSE = 6  # tokens among the top-k that had risen N times in a row, counted at the positions looked at
     ROSE_AGAIN = 7  # ... and rose once more
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What the decoder needs to know of an image: its positions, which are forced, how far apart vertical neighbours are."""
-
-    forced_S: Tensor  # bool [S]
-    stride: int
-    vocab_size: int
-
-    @property
-    def length(self) -> int:
-        """Positions of an image, S."""
-        return self.forced_S.shape[0]
-
-    def forced_at(self, pos_BW: Tensor) -> Tensor:
-        """Return which positions are forced; positions past the end are not."""
-        return self.forced_S[pos_BW.clamp(0, self.length - 1)] & (pos_BW < self.length)
 
 
 @dataclass(slots=True)
@@ -64,7 +48,7 @@ class State:
 
     @classmethod
     def idle(
-        cls, batch_size: int, window: int, layout: Layout, *, history_length: int, n_predictions: int, n_top: int, n_trail: int,
+        cls, batch_size: int, window: int, layout: ImageLayout, *, history_length: int, n_predictions: int, n_top: int, n_trail: int,
         dtype: torch.dtype, device: torch.device,
     ) -> "State":  # fmt: skip
         """Allocate a state of `batch_size` idle rows; distributions are stored in `dtype`."""

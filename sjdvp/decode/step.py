@@ -12,9 +12,9 @@ from torch.nn.functional import pad
 from sjdvp.config import SamplingConfig
 from sjdvp.decode.initialization import RULES, Known
 from sjdvp.decode.prediction import rising
-from sjdvp.decode.state import Layout, State, columns, pick, sources, take
+from sjdvp.decode.state import State, columns, pick, sources, take
 from sjdvp.decode.verify import probability_of
-from sjdvp.interfaces import Drafter, Predictor, Verifier
+from sjdvp.interfaces import Drafter, ImageLayout, Predictor, Verifier
 from sjdvp.rng import Noise
 from sjdvp.sampling import one_hot_where, to_probs
 
@@ -29,7 +29,7 @@ class Decoder:
     """A decoder: its parts, and how logits become distributions."""
 
     sampling: SamplingConfig
-    layout: Layout
+    layout: ImageLayout
     window: int
     drafter: Drafter
     verifier: Verifier

@@ -17,7 +17,7 @@ from torch import Tensor
 from sjdvp import rng
 from sjdvp.config import RunConfig
 from sjdvp.decode.decoder import make_decoder
-from sjdvp.decode.state import Layout, State
+from sjdvp.decode.state import State
 from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.engine.cuda_graph import make_step, pick_mode
 from sjdvp.engine.devices import device_name, peak_memory, synchronize
@@ -48,10 +48,9 @@ class Engine:
 
     def __init__(self, model: ImageModel, config: RunConfig, batch_size: int) -> None:
         self.model, self.config, self.batch_size = model, config, batch_size
-        grid, device = model.grid, model.device
-        layout = Layout(grid.forced_S().to(device), grid.stride, model.vocab_size)
+        device = model.device
         self.decoder = make_decoder(
-            config.decoder, config.sampling, layout, model.codebook, cached_neighbours
+            config.decoder, config.sampling, model.layout, model.codebook, cached_neighbours
         )
         self.runner = ModelRunner(model, batch_size, self.decoder.window, config.sampling.cfg_scale)
         probs_dtype = torch.promote_types(model.dtype, torch.float32)
@@ -135,7 +134,7 @@ class Engine:
         self.advance(self.runner.kv_bucket({slot: seq.n_committed for slot, seq in busy}))
         self._warm = True
         n_B, bad_B = torch.stack([self.state.n_B, self.state.bad_B.long()]).tolist()
-        length, finished = self.decoder.layout.length, []
+        length, finished = self.model.layout.length, []
         for slot, sequence in busy:
             sequence.n_committed = n_B[slot]
             if bad_B[slot] or n_B[slot] == length:
@@ -162,15 +161,15 @@ class Engine:
         if bad:
             error = ImageError("the model gave logits that are not finite", "try --dtype fp32")
             return _failed(sequence, error)
-        state, grid, length = self.state, self.model.grid, self.decoder.layout.length
+        state, layout, length = self.state, self.model.layout, self.model.layout.length
         tally, commits = state.tally_BT[slot].tolist(), state.commits_BN[slot].tolist()
         nfe, predicts = int(state.step_B[slot]), self.decoder.predicts
-        accepted_N = grid.image_tokens(state.stood_BS[slot, :length]).tolist()
+        accepted_N = layout.image_tokens(state.stood_BS[slot, :length]).tolist()
         stats = {
             **decoding_stats(length, nfe, tally, commits, predicts=predicts),
             "accept_map": "".join(map(str, accepted_N)),
         }
-        tokens_N = grid.image_tokens(state.tokens_BS[slot, :length]).cpu()
+        tokens_N = layout.image_tokens(state.tokens_BS[slot, :length]).cpu()
         return _Finished(sequence, tokens_N, stats, None)
 
     def _complete(self, finished: _Finished) -> ImageResult:

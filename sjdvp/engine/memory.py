@@ -45,9 +45,9 @@ def largest_batch(model: ImageModel, config: RunConfig) -> int:
 def slot_bytes(model: ImageModel, config: RunConfig) -> int:
     """Return the bytes of one image: keys and values, its distributions, and those of a step."""
     n_past = make_predictor(config.decoder.prediction).history_length
-    trail = max(config.decoder.width, model.grid.stride) if config.decoder.init == "above" else 0
+    trail = max(config.decoder.width, model.layout.stride) if config.decoder.init == "above" else 0
     n_probs = config.decoder.width * (1 + n_past + _PROBS_IN_A_STEP) + trail
-    return kv_cache_bytes(model, config) + 4 * model.vocab_size * n_probs
+    return kv_cache_bytes(model, config) + 4 * model.layout.vocab_size * n_probs
 
 
 def kv_cache_bytes(model: ImageModel, config: RunConfig) -> int:
@@ -57,7 +57,7 @@ def kv_cache_bytes(model: ImageModel, config: RunConfig) -> int:
 
 def _cache_by_device(model: ImageModel, config: RunConfig) -> Counter[torch.device]:
     branches = 1 if config.sampling.cfg_scale == 1 else 2
-    n_slots = branches * aligned(model.max_prompt + model.grid.length + config.decoder.width)
+    n_slots = branches * aligned(model.max_prompt + model.layout.length + config.decoder.width)
     size: Counter[torch.device] = Counter()
     for layer in model.new_cache(1, 1).kv_layers:
         size[layer.keys.device] += n_slots * (layer.keys.nbytes + layer.values.nbytes)

@@ -36,7 +36,7 @@ class ModelRunner:
         self.n_branches = 1 if cfg_scale == 1 else 2
         n_sequences = batch_size * self.n_branches
         self._width = max(window, -(-_MIN_PRODUCT_ROWS // n_sequences))
-        kv_length = aligned(model.max_prompt + model.grid.length + self._width)
+        kv_length = aligned(model.max_prompt + model.layout.length + self._width)
         self.kv_buckets = _buckets(kv_length, model.device, model.dtype)
         self._n_prompt = [0] * batch_size  # of the longer branch
         self._cache = model.new_cache(n_sequences, kv_length)

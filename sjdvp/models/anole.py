@@ -7,12 +7,12 @@ With a text-only prompt the three branches of the official guidance are two: unc
 import torch
 
 from sjdvp.config import ModelConfig
+from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.chameleon import load_chameleon
 from sjdvp.models.checkpoints import open_checkpoint
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.image_tokens import chameleon_image_ids
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import requested, require
@@ -43,7 +43,7 @@ def open_anole(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
-        grid=Grid(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN),
+        layout=ImageLayout(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN, len(tokens)),
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(

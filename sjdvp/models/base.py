@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sjdvp.errors import ImageError
-from sjdvp.interfaces import Prompt
+from sjdvp.interfaces import ImageLayout, Prompt
 from sjdvp.kv_cache import KVCache
-from sjdvp.models.layout import Grid
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import to_uint8
 
@@ -34,7 +33,7 @@ class ImageModel:
 
     name: str
     revision: str | None
-    grid: Grid
+    layout: ImageLayout
     max_prompt: int
     transformer: Transformer
     prompt: Callable[[str], Prompt]
@@ -46,11 +45,6 @@ class ImageModel:
         bool  # whether the official code cuts pixel values to whole numbers, or rounds them
     )
     n_prompt_bytes: int = 0  # of a model that only reads prompts
-
-    @property
-    def vocab_size(self) -> int:
-        """Image tokens, V."""
-        return self.token_embeds_VD.shape[0]
 
     @property
     def n_weights(self) -> int:
@@ -86,8 +80,7 @@ class ImageModel:
         x_BWD = self.token_embeds_VD[tokens_BW]
         if self.row_end_D is None:
             return x_BWD
-        is_row_end_BW = pos_BW % self.grid.stride >= self.grid.columns
-        return torch.where(is_row_end_BW[..., None], self.row_end_D, x_BWD)
+        return torch.where(self.layout.forced_at(pos_BW)[..., None], self.row_end_D, x_BWD)
 
     def hidden(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: KVCache) -> Tensor:
         """See `sjdvp.interfaces.ImageModel`."""
@@ -104,7 +97,7 @@ class ImageModel:
     @torch.inference_mode()
     def pixels(self, tokens_N: Tensor) -> Tensor:
         """See `sjdvp.interfaces.ImageModel`. Raises ImageError when the decoder gives values that are not finite."""
-        image_13HW = self.vq_decoder(tokens_N.view(1, self.grid.rows, self.grid.columns))
+        image_13HW = self.vq_decoder(tokens_N.view(1, self.layout.rows, self.layout.columns))
         if not image_13HW.isfinite().all():
             raise ImageError(
                 "the pixel decoder gave values that are not finite",

@@ -12,13 +12,13 @@ from transformers import Qwen3Config, Qwen3Model
 
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, WeightsError
+from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Part, load_strict, open_checkpoint, read_json
 from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
 from sjdvp.models.image_tokens import emu3_image_ids
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.prompter import TokenPrompter
 from sjdvp.models.sizes import Size, multiples, requested, require
@@ -68,7 +68,7 @@ def open_emu35(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
-        grid=Grid(rows, columns, row_end=True),
+        layout=ImageLayout(rows, columns, len(tokens), row_end=True),
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(

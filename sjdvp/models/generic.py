@@ -20,10 +20,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
+from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Part, load_strict, read_safetensors
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.prompter import TokenPrompter
 from sjdvp.models.sizes import requested, require
@@ -57,7 +57,7 @@ def open_folder(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Im
 def _of_its_size(model: ImageModel, config: ModelConfig) -> ImageModel:
     """Return the model. Raises ConfigError when the settings ask for a image of another size."""
     unit = cast("TamingDecoder", model.vq_decoder).pixels_per_token
-    size = model.grid.columns * unit, model.grid.rows * unit
+    size = model.layout.columns * unit, model.layout.rows * unit
     require(requested(config, size), [size], model.name)
     return model
 
@@ -98,7 +98,7 @@ def load(
     return ImageModel(
         name=about["name"],
         revision=revision,
-        grid=Grid(about["grid"]["rows"], about["grid"]["columns"]),
+        layout=ImageLayout(about["grid"]["rows"], about["grid"]["columns"], about["vocab_size"]),
         max_prompt=about["max_prompt_tokens"],
         transformer=Transformer(model.model),
         prompt=TokenPrompter(

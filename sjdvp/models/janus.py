@@ -14,11 +14,11 @@ from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, WeightsError
+from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
 from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import requested, require
@@ -112,7 +112,9 @@ def _open(template: str, config: ModelConfig, place: DeviceMap, dtype: torch.dty
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
-        grid=Grid(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN),
+        layout=ImageLayout(
+            side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN, network.table.num_embeddings
+        ),
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(

@@ -11,11 +11,11 @@ from transformers import GemmaConfig, GemmaModel
 
 from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
+from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Part, load_strict, open_checkpoint, read_json
 from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import requested, require
@@ -57,7 +57,9 @@ def open_liquid(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Im
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
-        grid=Grid(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN),
+        layout=ImageLayout(
+            side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN, len(embeds_TD) - n_text
+        ),
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(

@@ -18,12 +18,11 @@ from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, PromptError, WeightsError
-from sjdvp.interfaces import Prompt, PromptRow
+from sjdvp.interfaces import ImageLayout, Prompt, PromptRow
 from sjdvp.models import captions
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, renamed
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.rotary import half_split
 from sjdvp.models.sizes import requested, require
@@ -171,7 +170,7 @@ def _open(
         return ImageModel(
             name=weights.name if weights.path.is_file() else f"{weights.name}/{path.name}",
             revision=weights.revision,
-            grid=Grid(side, side),
+            layout=ImageLayout(side, side, network.decoder.config.vocab_size),
             max_prompt=n_condition,
             transformer=Transformer(network.decoder, rotary),
             prompt=prompter,

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 
 from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
+from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel, VqDecoder
 from sjdvp.models.chameleon import load_chameleon
 from sjdvp.models.checkpoints import open_checkpoint, read_json
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.image_tokens import chameleon_image_ids
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import Size, frontier, multiples, requested, require
@@ -118,8 +118,11 @@ def _open(
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
-        grid=Grid(
-            height // version.pixels_per_token, width // version.pixels_per_token, row_end=True
+        layout=ImageLayout(
+            height // version.pixels_per_token,
+            width // version.pixels_per_token,
+            len(tokens),
+            row_end=True,
         ),
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),

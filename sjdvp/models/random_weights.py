@@ -14,9 +14,8 @@ from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
-from sjdvp.interfaces import Prompt, PromptRow
+from sjdvp.interfaces import ImageLayout, Prompt, PromptRow
 from sjdvp.models.base import ImageModel
-from sjdvp.models.layout import Grid
 from sjdvp.models.packed import packed
 from sjdvp.models.sizes import requested
 from sjdvp.models.transformer import Transformer
@@ -83,7 +82,12 @@ def open_stand_in(
     """Make a model of that shape for the images of `config`, its weights drawn from a fixed seed."""
     model = config.model
     width, height = requested(model, (shape.side, shape.side))
-    grid = Grid(height // shape.pixels_per_token, width // shape.pixels_per_token, shape.row_end)
+    layout = ImageLayout(
+        height // shape.pixels_per_token,
+        width // shape.pixels_per_token,
+        shape.vocab_size,
+        shape.row_end,
+    )
     settings = LlamaConfig(
         vocab_size=1, hidden_size=shape.hidden, intermediate_size=shape.feed_forward, num_hidden_layers=shape.n_layers,
         num_attention_heads=shape.n_heads, num_key_value_heads=shape.n_kv_heads, bos_token_id=None, eos_token_id=None,
@@ -104,7 +108,7 @@ def open_stand_in(
     return ImageModel(
         name=f"random weights in the shape of {config.profile}",
         revision=None,
-        grid=grid,
+        layout=layout,
         max_prompt=shape.max_prompt,
         transformer=Transformer(decoder),
         prompt=lambda text: Prompt(branch, branch, n_prompt, truncated=False),

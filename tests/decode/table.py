@@ -10,9 +10,25 @@ from torch import Tensor
 
 from sjdvp import rng
 from sjdvp.config import SamplingConfig
-from sjdvp.decode.state import Layout, State
+from sjdvp.decode.state import State
 from sjdvp.decode.step import Decoder, admit, decode_step, window_input
+from sjdvp.interfaces import ImageLayout
 from sjdvp.sampling import to_probs
+
+
+@dataclass(frozen=True)
+class TableLayout(ImageLayout):
+    """Any positions may be forced, and the last image row may be short."""
+
+    forced: tuple[bool, ...] = ()
+
+    @property
+    def length(self) -> int:
+        return len(self.forced)
+
+    def forced_at(self, pos_BW: Tensor) -> Tensor:
+        forced_S = torch.tensor(self.forced)
+        return forced_S[pos_BW.clamp(0, self.length - 1)] & (pos_BW < self.length)
 
 
 @dataclass
@@ -32,8 +48,8 @@ class TableModel:
         )
 
     @property
-    def layout(self) -> Layout:
-        return Layout(torch.tensor(self.forced), self.stride, self.vocab_size)
+    def layout(self) -> ImageLayout:
+        return TableLayout(0, self.stride, self.vocab_size, forced=tuple(self.forced))
 
     def logits(self, sequences: Tensor, length: Tensor) -> Tensor:
         """Logits after the first `length` tokens of each sequence."""

@@ -12,10 +12,9 @@ from sjdvp.config import DecoderConfig, RunConfig, SamplingConfig, from_table
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.metrics import token_digest
 from sjdvp.engine.model_runner import ModelRunner
-from sjdvp.interfaces import Prompt
+from sjdvp.interfaces import ImageLayout, Prompt
 from sjdvp.jobs import ImageResult, Job
 from sjdvp.models.base import ImageModel
-from sjdvp.models.layout import Grid
 from sjdvp.presets import preset
 
 torch.set_num_threads(1)
@@ -46,10 +45,15 @@ def same_pixels(found: Tensor, expected: Tensor) -> bool:
     return off.max() <= 1 and (off > 0).float().mean() < 0.01
 
 
-def on_positions(grid: Grid, tokens_N: Tensor) -> Tensor:
+def forced_S(layout: ImageLayout) -> Tensor:
+    """Return which positions of an image are forced [S]."""
+    return layout.forced_at(torch.arange(layout.length))
+
+
+def on_positions(layout: ImageLayout, tokens_N: Tensor) -> Tensor:
     """Return tokens by image position [S], with the stand-in 0 at forced ones."""
-    tokens_S = torch.zeros(grid.length, dtype=torch.int64)
-    tokens_S[~grid.forced_S()] = tokens_N.flatten()
+    tokens_S = torch.zeros(layout.length, dtype=torch.int64)
+    tokens_S[~forced_S(layout)] = tokens_N.flatten()
     return tokens_S
 
 
@@ -65,10 +69,10 @@ def teacher_forced(
 
     As in decoding, each row is at its own place, moves by its own steps, and leaves rejected drafts behind in the cache.
     """
-    tokens_BS = torch.stack([on_positions(model.grid, tokens_N) for tokens_N in tokens_BN])
+    tokens_BS = torch.stack([on_positions(model.layout, tokens_N) for tokens_N in tokens_BN])
     n_sequences, length = tokens_BS.shape
     forward = ModelRunner(model, n_sequences, window, scale)
-    out_BSV = torch.full((n_sequences, length, model.vocab_size), torch.nan)
+    out_BSV = torch.full((n_sequences, length, model.layout.vocab_size), torch.nan)
     for row, prompt in enumerate(prompts):
         out_BSV[row, 0] = forward.prefill(row, prompt)[0]
     n_B = torch.ones(n_sequences, dtype=torch.int64)
@@ -78,7 +82,7 @@ def teacher_forced(
             length - n_B
         )
         pos_BW = n_B[:, None] - 1 + torch.arange(window)
-        drafts_BW = torch.randint(model.vocab_size, pos_BW.shape, generator=random)
+        drafts_BW = torch.randint(model.layout.vocab_size, pos_BW.shape, generator=random)
         true_BW = tokens_BS.gather(1, pos_BW.clamp(max=length - 1))
         stands_BW = torch.arange(window) < steps_B[:, None]
         logits_BWV = forward(torch.where(stands_BW, true_BW, drafts_BW), pos_BW)

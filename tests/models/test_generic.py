@@ -43,7 +43,9 @@ def test_a_head_that_is_the_table_of_embeddings(tmp_path: Path) -> None:
     tied = load(tmp_path, DeviceMap(CPU), torch.float32)
     hidden = torch.randn(2, 3, table.shape[1])
     assert torch.equal(tied.token_embeds_VD, whole.token_embeds_VD)
-    assert torch.allclose(tied.logits(hidden), hidden @ table[-tied.vocab_size :].T, atol=1e-6)
+    assert torch.allclose(
+        tied.logits(hidden), hidden @ table[-tied.layout.vocab_size :].T, atol=1e-6
+    )
 
 
 def test_what_a_tokenizer_file_says_of_length_is_not_obeyed(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_wrappers_and_old_archives(wrapper: str | None, tmp_path: Path) -> None:
     path = tmp_path / "c2i_tiny_64.pt"
     stored = {wrapper: weights, "args": Namespace(results_dir="runs")} if wrapper else weights
     torch.save(stored, path, _use_new_zipfile_serialization=wrapper is not None)
-    assert open_model(c2i(path), CPU, torch.float32).vocab_size == 96
+    assert open_model(c2i(path), CPU, torch.float32).layout.vocab_size == 96
 
 
 def test_shards_and_dtype(tokenizer: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.models.harness import (
     PARITY,
     assert_greedy,
     assert_same_noise,
+    forced_S,
     golden,
     teacher_forced,
     worst,
@@ -126,7 +127,7 @@ def test_distributions(folder: Path) -> None:
     prompt = model.prompt.of_ids(inputs["conditional_prompt"].tolist())
     logits_1SV = teacher_forced(model, [prompt], [inputs["codes"]], 3)
     probs_SV = to_probs(
-        logits_1SV, model.grid.forced_S()[None], SamplingConfig(temperature=0.7, top_p=0.9)
+        logits_1SV, forced_S(model.layout)[None], SamplingConfig(temperature=0.7, top_p=0.9)
     )[0]
     n_kept_S = expected["num_kept_after_T0.7_topp0.9"]
     assert torch.equal((probs_SV > 0).sum(-1), n_kept_S)

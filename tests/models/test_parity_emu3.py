@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
-from sjdvp.interfaces import Prompt
+from sjdvp.interfaces import ImageLayout, Prompt
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.models.emu3 import NEGATIVE, POSITIVE
-from sjdvp.models.layout import Grid
 from sjdvp.models.sizes import same_area
 from sjdvp.models.vq import to_uint8
 from tests.models.harness import (
@@ -21,6 +20,7 @@ from tests.models.harness import (
     PARITY,
     assert_greedy,
     assert_same_noise,
+    forced_S,
     golden,
     same_pixels,
     teacher_forced,
@@ -60,7 +60,7 @@ def golden_prompts(model: ImageModel) -> list[Prompt]:
 def test_logits(folder: str, tokenizer: Path) -> None:
     model = emu3(folder, tokenizer)
     inputs, expected = golden("emu3_gen")
-    prompts, free_S = golden_prompts(model), ~model.grid.forced_S()
+    prompts, free_S = golden_prompts(model), ~forced_S(model.layout)
     assert torch.equal(inputs["body_tokens"][:, :7][:, free_S] - 208, inputs["codes"].flatten(1))
     for scale, name in ((1, "cond_logits"), (0, "uncond_logits"), (3, "cfg_scores_s3")):
         found = teacher_forced(model, prompts, inputs["codes"], scale)[:, free_S]
@@ -117,7 +117,7 @@ def test_allowed_sets_and_size_rule() -> None:
         for height, width, row in zip(case["height"], case["width"], case["rows"], strict=True):
             steps = row["allowed_per_step_after_img_token"]
             if width > 2:
-                forced = Grid(height, width, row_end=True).forced_S().tolist()
+                forced = forced_S(ImageLayout(height, width, 32768, row_end=True)).tolist()
                 decoded = ["eol" if is_forced else "visual" for is_forced in forced]
                 assert [*decoded, "eol", "eof", "eoi", "eos"] == steps[: steps.index("eos") + 1]
                 n_compared += 1

@@ -10,17 +10,17 @@ import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
 from sjdvp.errors import ConfigError, WeightsError
-from sjdvp.interfaces import Prompt
+from sjdvp.interfaces import ImageLayout, Prompt
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.models.emu3_tokenizer import open_emu3_tokenizer
-from sjdvp.models.layout import Grid
 from sjdvp.models.tokenizer import encode
 from tests.models.harness import (
     CPU,
     PARITY,
     assert_greedy,
     assert_same_noise,
+    forced_S,
     golden,
     same_pixels,
     teacher_forced,
@@ -54,7 +54,7 @@ def test_logits() -> None:
     """Guided scores are given as a mix of log-probabilities: the same up to a constant for each position."""
     model = emu35()
     inputs, expected = golden("emu35")
-    prompts, free_S = golden_prompts(model), ~model.grid.forced_S()
+    prompts, free_S = golden_prompts(model), ~forced_S(model.layout)
     for scale, name in ((1, "cond_logits"), (0, "uncond_logits"), (5, "cfg_scores_s5")):
         found = teacher_forced(model, prompts, inputs["codes"], scale)[:, free_S]
         wanted = expected[name]
@@ -112,9 +112,9 @@ def test_same_noise_is_plain_sampling() -> None:
 def test_allowed_sets() -> None:
     """The official processor forces the same tokens after the begin of image; the end of the image is not decoded."""
     for case in json.loads((FOLDER / "grammar.json").read_text()):
-        forced_S = Grid(case["height"], case["width"], row_end=True).forced_S().tolist()
+        layout = ImageLayout(case["height"], case["width"], 131072, row_end=True)
         size = [*f"{case['height']}*{case['width']}", "img"]
-        decoded = ["eol" if is_forced else "visual" for is_forced in forced_S]
+        decoded = ["eol" if is_forced else "visual" for is_forced in forced_S(layout).tolist()]
         assert [*size, *decoded, "eoi"] == case["steps_after_boi"]
 
 
@@ -125,8 +125,8 @@ def test_sizes() -> None:
     assert caught.value.hint == "the nearest sizes are 1168x880 or 1248x832 or 1360x752"
     with pytest.raises(ConfigError, match="no image sizes are known for 512"):
         open_model(config(512, 512, 512), CPU, torch.float32)
-    grid = open_model(config(None, None, 1024), torch.device("meta"), torch.float32).grid
-    assert (grid.rows, grid.columns, grid.length) == (55, 73, 55 * 74 - 1)
+    layout = open_model(config(None, None, 1024), torch.device("meta"), torch.float32).layout
+    assert (layout.rows, layout.columns, layout.length) == (55, 73, 55 * 74 - 1)
 
 
 def test_tokenizers_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sjdvp.config import ModelConfig, SamplingConfig
+from sjdvp.interfaces import ImageLayout
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import open_checkpoint
-from sjdvp.models.layout import Grid
 from sjdvp.models.vq import MovqDecoder, TamingDecoder, to_uint8
 from sjdvp.models.vq.taming import TAMING
 from sjdvp.sampling import to_probs
@@ -21,6 +21,7 @@ from tests.models.harness import (
     PARITY,
     assert_greedy,
     assert_same_noise,
+    forced_S,
     golden,
     same_pixels,
     teacher_forced,
@@ -60,7 +61,7 @@ def test_logits(folder: str, size: str, tokenizer: Path) -> None:
     inputs, expected = golden(folder)
     ids, tokens = inputs[f"ids_{size}"], inputs[f"codes_{size}"]
     first = ids.tolist().index(8197) + 3  # sequence index of image position 0
-    length, free_S = model.grid.length, ~model.grid.forced_S()
+    length, free_S = model.layout.length, ~forced_S(model.layout)
     prompt = model.prompt.of_ids(ids[:first].tolist())
     scales = {1: "cond_logits", 0: "uncond_logits", 3: "cfg_logits"} | (
         {4: "cfg_logits"} if folder == "lumina1_lm" else {}
@@ -94,10 +95,10 @@ def test_allowed_sets(folder: str, size: str, tokenizer: Path) -> None:
         if not name.startswith(size):
             continue
         steps = [step for step in case["steps"] if step["grammar"] != "unconstrained"]
-        assert [step["grammar"] for step in steps] == full_sequence(model.grid)
+        assert [step["grammar"] for step in steps] == full_sequence(model.layout)
         sampling = SamplingConfig(cfg_scale=float(name.split("_s")[1]), top_k=case["image_top_k"])
         logits_1SV = teacher_forced(model, [prompt], [inputs[f"codes_{size}"]], sampling.cfg_scale)
-        probs_SV = to_probs(logits_1SV, model.grid.forced_S()[None], sampling)[0]
+        probs_SV = to_probs(logits_1SV, forced_S(model.layout)[None], sampling)[0]
         for step, probs_V in zip(steps, probs_SV, strict=False):
             left = probs_V.nonzero().flatten().tolist()
             assert left == (
@@ -107,9 +108,9 @@ def test_allowed_sets(folder: str, size: str, tokenizer: Path) -> None:
             )
 
 
-def full_sequence(grid: Grid) -> list[str]:
-    """Return the official sequence of an image: what the grid decodes, and the trailing tokens that are known without it."""
-    return ["newline" if forced else "image" for forced in grid.forced_S().tolist()] + [
+def full_sequence(layout: ImageLayout) -> list[str]:
+    """Return the official sequence of an image: what is decoded, and the trailing tokens that are known without it."""
+    return ["newline" if forced else "image" for forced in forced_S(layout).tolist()] + [
         "newline",
         "end_of_image",
     ]
@@ -143,7 +144,7 @@ def test_version_two(tmp_path: Path) -> None:
         "lumina-mgpt-2", str(lumina2_model(tmp_path / "model")), width=32, height=32
     )
     model = open_model(model, CPU, torch.float32)
-    assert (model.vocab_size, model.grid) == (16384, Grid(4, 4, row_end=True))
+    assert model.layout == ImageLayout(4, 4, 16384, row_end=True)
     prompts = [model.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]
     begin = model.prompt.of_ids([151665, 151672, 151672]).cond
     assert torch.equal(prompts[0].uncond.embeds_PD, begin.embeds_PD)
@@ -189,5 +190,7 @@ def test_lumina2_pixels(size: str) -> None:
 
 def test_lumina2_allowed_sets() -> None:
     for case in json.loads((PARITY / "lumina2_movq" / "grammar.json").read_text())["cases"]:
-        grid = Grid(4 * case["h_size_token"], 4 * case["w_size_token"], row_end=True)
-        assert full_sequence(grid) == case["allowed_per_step_after_width_token"]
+        layout = ImageLayout(
+            4 * case["h_size_token"], 4 * case["w_size_token"], 16384, row_end=True
+        )
+        assert full_sequence(layout) == case["allowed_per_step_after_width_token"]
