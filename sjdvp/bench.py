@@ -24,7 +24,7 @@ from sjdvp.engine.engine import Engine
 from sjdvp.engine.memory import kv_cache_bytes, largest_batch, slot_bytes
 from sjdvp.engine.oom import must_fit, release_memory
 from sjdvp.errors import PromptError
-from sjdvp.interfaces import ImageModel
+from sjdvp.models.base import ImageModel
 
 PROMPT, CLASS = "a red apple", "207"  # the second for models that take ImageNet classes
 _WARMUP = 2
@@ -201,7 +201,7 @@ def bare_forward(engine: Engine) -> Step:
 
 def _pixels_s(model: ImageModel) -> float:
     tokens_N = torch.zeros(model.layout.rows * model.layout.columns).long()
-    return _seconds(lambda: model.pixels(tokens_N), model.device)
+    return _seconds(lambda: model.decode_pixels(tokens_N), model.device)
 
 
 def _roof(

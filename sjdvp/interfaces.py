@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sjdvp.kv_cache import KVCache
     from sjdvp.rng import Noise
 
 
@@ -122,65 +121,3 @@ class Prompt:
     uncond: PromptRow
     n_tokens: int
     truncated: bool
-
-
-class ImageModel(Protocol):
-    """An autoregressive image model. It knows no drafter, verifier or scheduler; image position 0 follows the last prompt token."""
-
-    @property
-    def name(self) -> str:
-        """What to call it in a log."""
-
-    @property
-    def layout(self) -> ImageLayout:
-        """The layout of its images."""
-
-    @property
-    def n_weights(self) -> int:
-        """Weights that every forward reads."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all that is loaded."""
-
-    @property
-    def max_prompt(self) -> int:
-        """Slots that a prompt branch may take."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What it computes in."""
-
-    @property
-    def revision(self) -> str | None:
-        """The hub revision of its weights, if they came from there."""
-
-    def prompt(self, text: str) -> Prompt:
-        """Build both branches for a prompt text (template, tokenizer, special and size tokens, embeddings)."""
-
-    def new_cache(self, batch_size: int, kv_length: int) -> "KVCache":
-        """Allocate the keys and values of the transformer."""
-
-    def embed(self, tokens_BW: Tensor, pos_BW: Tensor) -> Tensor:
-        """Return the input embeddings [B, W, D] of tokens at image positions; forced positions take their forced token."""
-
-    def hidden(
-        self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: "KVCache"
-    ) -> Tensor:
-        """Run the transformer [R, W, D] -> [R, W, D], writing keys and values at `slots_RW`; the mask is boolean, True where attended.
-
-        Slots beyond the length of the mask are not looked at.
-        """
-
-    def logits(self, h_RWD: Tensor) -> Tensor:
-        """Return the logits over the image tokens alone [R, W, V]."""
-
-    def codebook(self) -> Tensor:
-        """Return the codebook vectors [V, E] in which the distance of two tokens is measured."""
-
-    def pixels(self, tokens_N: Tensor) -> Tensor:
-        """Decode the image tokens of one image in raster order [rows * columns] to uint8 RGB [height, width, 3]."""

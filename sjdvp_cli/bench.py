@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from sjdvp.bench import Point
-    from sjdvp.interfaces import ImageModel
+    from sjdvp.models.base import ImageModel
 
 _what = option("Measurement")
 _HEADINGS = (

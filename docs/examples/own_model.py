@@ -79,7 +79,8 @@ def main(folder: Path) -> None:
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     save_file(
-        TamingDecoder(JanusVQVAEConfig(**PIXEL_DECODER)).state_dict(), folder / "pixels.safetensors"
+        TamingDecoder(JanusVQVAEConfig(**PIXEL_DECODER)).state_dict(),
+        folder / "vq_decoder.safetensors",
     )
     (folder / "sjdvp.json").write_text(json.dumps(DESCRIPTION, indent=2), encoding="utf-8")
     (folder / "profile.yaml").write_text(PROFILE.format(folder=folder.resolve()), encoding="utf-8")

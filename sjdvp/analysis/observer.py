@@ -19,8 +19,8 @@ from sjdvp.decode.state import State, Tally, columns, pick, sources
 from sjdvp.decode.step import Decoder
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.loading import open_engines
-from sjdvp.interfaces import ImageModel
 from sjdvp.jobs import ImageResult, JobQueue
+from sjdvp.models.base import ImageModel
 from sjdvp.runs.jsonl import Appender
 from sjdvp.sampling import to_probs
 

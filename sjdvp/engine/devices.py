@@ -9,7 +9,7 @@ from sjdvp.config import RunConfig
 from sjdvp.engine.disk_cache import load_fastest
 from sjdvp.engine.memory import largest_batch
 from sjdvp.errors import DeviceError
-from sjdvp.interfaces import ImageModel
+from sjdvp.models.base import ImageModel
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CPU_BATCH = 4  # beyond this a CPU is bound by arithmetic, and more images at a time bring nothing

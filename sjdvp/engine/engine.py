@@ -26,8 +26,9 @@ from sjdvp.engine.metrics import decoding_stats, error_fields, token_digest
 from sjdvp.engine.model_runner import ModelRunner
 from sjdvp.engine.scheduler import ImageSequence, Slots, next_jobs
 from sjdvp.errors import ImageError, PromptError
-from sjdvp.interfaces import ImageModel, Prompt
+from sjdvp.interfaces import Prompt
 from sjdvp.jobs import ImageResult, Job, JobQueue
+from sjdvp.models.base import ImageModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class Engine:
             try:
                 tokens_N = finished.tokens_N.to(self.model.device)
                 with self._pixel_stream:
-                    image_HWC = self.model.pixels(tokens_N).cpu().numpy()
+                    image_HWC = self.model.decode_pixels(tokens_N).cpu().numpy()
             except ImageError as failure:
                 error = failure
         done, device = perf_counter(), self.model.device

@@ -18,8 +18,8 @@ from sjdvp.engine.engine import Engine
 from sjdvp.engine.memory import MemoryPlan, free_bytes, memory_plan, usable
 from sjdvp.engine.oom import ElasticBatch, must_fit
 from sjdvp.errors import ConfigError, DeviceError
-from sjdvp.interfaces import ImageModel
 from sjdvp.models import open_model
+from sjdvp.models.base import ImageModel
 from sjdvp.weights import pin, without_hub
 
 

@@ -10,8 +10,8 @@ import torch
 
 from sjdvp.config import RunConfig
 from sjdvp.decode.prediction import make_predictor
-from sjdvp.interfaces import ImageModel
 from sjdvp.kv_cache import aligned
+from sjdvp.models.base import ImageModel
 
 _PROBS_IN_A_STEP = 8  # [W, V] float32 tensors of one image alive at once: a generous estimate
 _USABLE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator

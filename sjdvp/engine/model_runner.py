@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sjdvp.interfaces import ImageModel, Prompt, PromptRow
+from sjdvp.interfaces import Prompt, PromptRow
 from sjdvp.kv_cache import aligned
+from sjdvp.models.base import ImageModel
 from sjdvp.sampling import apply_cfg
 
 # Matrix products with 4 rows and more give each row the same bits whatever their number (measured:

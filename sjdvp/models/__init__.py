@@ -10,7 +10,7 @@ from sjdvp.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-    from sjdvp.interfaces import ImageModel
+    from sjdvp.models.base import ImageModel
 
 # name -> "module:function"; the function takes (ModelConfig, DeviceMap, torch.dtype). Imported on use.
 REGISTRY = {

@@ -1,4 +1,7 @@
-"""One class for all model families: what differs between them (prompts, weights, pixels) is given to it as parts."""
+"""One class for all model families: prompts, transformer, head and VQ decoder are its parts.
+
+A model knows no drafter, verifier or scheduler. Image position 0 follows the last prompt token.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,45 +18,45 @@ from sjdvp.models.vq import to_uint8
 
 
 class VqDecoder(Protocol):
-    """A VQ decoder: float32 tokens [N, rows, columns] to pixels [N, 3, height, width] around [-1, 1]."""
+    """Decodes the indices of a codebook to pixels, in float32."""
 
     def codebook(self) -> Tensor:
-        """Return the code vectors [V, E]."""
+        """Return the codebook vectors [V, E]."""
 
     def __call__(self, codes_NHW: Tensor) -> Tensor:
-        """Decode tokens."""
+        """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1]."""
 
 
 @dataclass(frozen=True)
 class ImageModel:
-    """A transformer with its embeddings, head and pixel decoder; implements `sjdvp.interfaces.ImageModel`.
+    """An autoregressive image model.
 
-    `row_end_D` is the embedding of the forced token at the end of a row, for grids that have one.
+    `prompt` makes both branches of a prompt from a text: template, tokenizer, special tokens and
+    embeddings. `row_end_D` is the embedding of the forced token at the end of an image row, for
+    layouts that have one.
     """
 
     name: str
-    revision: str | None
+    revision: str | None  # the hub revision of the weights, if they came from the hub
     layout: ImageLayout
-    max_prompt: int
+    max_prompt: int  # cache slots that one branch of a prompt may take
     transformer: Transformer
     prompt: Callable[[str], Prompt]
     token_embeds_VD: Tensor
     row_end_D: Tensor | None
     head: Callable[[Tensor], Tensor]
     vq_decoder: VqDecoder
-    truncate_pixels: (
-        bool  # whether the official code cuts pixel values to whole numbers, or rounds them
-    )
-    n_prompt_bytes: int = 0  # of a model that only reads prompts
+    truncate_pixels: bool  # the official code truncates pixel values to integers; else it rounds
+    n_prompt_bytes: int = 0  # of a text encoder
 
     @property
     def n_weights(self) -> int:
-        """Weights that every forward reads: the transformer's, and a head over the image tokens."""
+        """Weights that every forward pass reads: the transformer's, and a head over the image tokens."""
         return self.transformer.n_weights + self.token_embeds_VD.numel()
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all that is loaded."""
+        """Bytes of all weights."""
         others = [part for part in (self.head, self.vq_decoder) if isinstance(part, nn.Module)]
         return (
             self.transformer.n_bytes
@@ -63,44 +66,53 @@ class ImageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the transformer lives."""
+        """The device of the embeddings, the head and the VQ decoder."""
         return self.transformer.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the transformer computes in."""
+        """The dtype of the transformer's weights and activations."""
         return self.transformer.dtype
 
     def new_cache(self, n_sequences: int, kv_length: int) -> KVCache:
-        """See `sjdvp.interfaces.ImageModel`."""
+        """Allocate the keys and values of `n_sequences` sequences, `kv_length` slots each."""
         return self.transformer.new_cache(n_sequences, kv_length)
 
     def embed(self, tokens_BW: Tensor, pos_BW: Tensor) -> Tensor:
-        """See `sjdvp.interfaces.ImageModel`."""
+        """Return the input embeddings [B, W, D] of tokens at image positions.
+
+        Forced positions take the embedding of their forced token.
+        """
         x_BWD = self.token_embeds_VD[tokens_BW]
         if self.row_end_D is None:
             return x_BWD
         return torch.where(self.layout.forced_at(pos_BW)[..., None], self.row_end_D, x_BWD)
 
     def hidden(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: KVCache) -> Tensor:
-        """See `sjdvp.interfaces.ImageModel`."""
+        """Run the transformer [R, W, D] -> [R, W, D]; keys and values are written at `slots_RW`.
+
+        The mask is boolean, True where attended. Slots beyond its length are not attended.
+        """
         return self.transformer(x_RWD, slots_RW, mask_R1WC, cache)
 
     def logits(self, h_RWD: Tensor) -> Tensor:
-        """See `sjdvp.interfaces.ImageModel`."""
+        """Return the logits over the image tokens alone [R, W, V]."""
         return self.head(h_RWD)
 
     def codebook(self) -> Tensor:
-        """See `sjdvp.interfaces.ImageModel`."""
+        """Return the codebook vectors [V, E]; relaxed verifiers measure distances between them."""
         return self.vq_decoder.codebook()
 
     @torch.inference_mode()
-    def pixels(self, tokens_N: Tensor) -> Tensor:
-        """See `sjdvp.interfaces.ImageModel`. Raises ImageError when the decoder gives values that are not finite."""
+    def decode_pixels(self, tokens_N: Tensor) -> Tensor:
+        """Decode the image tokens of one image in raster order [rows * columns].
+
+        Returns uint8 RGB [height, width, 3]. Raises ImageError when a pixel value is not finite.
+        """
         image_13HW = self.vq_decoder(tokens_N.view(1, self.layout.rows, self.layout.columns))
         if not image_13HW.isfinite().all():
             raise ImageError(
-                "the pixel decoder gave values that are not finite",
+                "the VQ decoder gave pixel values that are not finite",
                 "are these the weights of this model?",
             )
         return to_uint8(image_13HW, truncate=self.truncate_pixels)[0]

@@ -4,7 +4,7 @@ This is how the embedded model is stored, and how a user brings a model of their
 
     config.json, model.safetensors   a transformers causal language model; image code k has vocabulary id `first_image_id` + k
     tokenizer.json                   a `tokenizers` file, without special tokens of its own
-    pixels.safetensors               the pixel decoder, in the key layout of transformers' JanusVQVAE
+    vq_decoder.safetensors               the pixel decoder, in the key layout of transformers' JanusVQVAE
     sjdvp.json                       grid, ids, prompt limit, pixel decoder (format "sjdvp.model/1")
 
 A prompt is [bos] text [boi]; the unconditional branch is [bos] [boi], with positions of its own.
@@ -84,7 +84,7 @@ def load(
     )
     load_strict(
         vq_decoder,
-        read_safetensors(folder, "pixels"),
+        read_safetensors(folder, "vq_decoder"),
         f"the pixel decoder of {folder}",
         torch.float32,
         DeviceMap(place.device),

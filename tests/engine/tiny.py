@@ -34,7 +34,9 @@ def save_tiny_model(folder: Path, rows: int = 4, columns: int = 5) -> Path:
     )
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
-    save_file(TamingDecoder(JanusVQVAEConfig(**PIXELS)).state_dict(), folder / "pixels.safetensors")
+    save_file(
+        TamingDecoder(JanusVQVAEConfig(**PIXELS)).state_dict(), folder / "vq_decoder.safetensors"
+    )
     about = {
         "format": "sjdvp.model/1", "name": "tiny", "family": "llama", "licence": "none", "grid": {"rows": rows, "columns": columns},
         "pixels_per_token": 2, "vocab_size": VOCAB_SIZE, "first_image_id": len(WORDS), "bos_id": 1, "boi_id": 2, "max_prompt_tokens": 8,

@@ -266,7 +266,7 @@ def test_the_stored_model_is_complete_and_small() -> None:
         "model.safetensors",
         "tokenizer.json",
         "sjdvp.json",
-        "pixels.safetensors",
+        "vq_decoder.safetensors",
     } == set(files)
     assert sum(files.values()) <= 25e6
     about = json.loads((MODEL / "sjdvp.json").read_text("utf-8"))
@@ -276,7 +276,7 @@ def test_the_stored_model_is_complete_and_small() -> None:
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     assert tokenizer.get_vocab_size() == about["first_image_id"]
     assert tokenizer.to_str() == build_tokenizer(NAMES).to_str()
-    with safe_open(MODEL / "pixels.safetensors", "pt") as pixels:
+    with safe_open(MODEL / "vq_decoder.safetensors", "pt") as pixels:
         names = set(pixels.keys())
     assert names == set(export.build_pixels().state_dict())
 

@@ -82,7 +82,7 @@ def write(
     (folder / "generation_config.json").unlink(missing_ok=True)
     save_file(
         {k: v.half().contiguous() for k, v in pixels.state_dict().items()},
-        folder / "pixels.safetensors",
+        folder / "vq_decoder.safetensors",
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     for file in folder.glob("*.safetensors"):
