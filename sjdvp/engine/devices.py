@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,7 +10,9 @@ from sjdvp.config import RunConfig
 from sjdvp.engine.disk_cache import load_fastest
 from sjdvp.engine.memory import largest_batch
 from sjdvp.errors import DeviceError
-from sjdvp.models.base import ImageModel
+
+if TYPE_CHECKING:
+    from sjdvp.models.base import ImageModel  # it imports transformers
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CPU_BATCH = 4  # beyond this a CPU is bound by arithmetic, and more images at a time bring nothing
@@ -57,7 +60,7 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
-def pick_batch_size(config: RunConfig, model: ImageModel) -> int:
+def pick_batch_size(config: RunConfig, model: "ImageModel") -> int:
     """Return the batch size; `auto` is the fastest that was measured here and fits into memory."""
     if config.run.batch_size != "auto":
         return config.run.batch_size
@@ -71,7 +74,7 @@ def usual_batch_size(device: torch.device) -> int:
     return _CPU_BATCH if device.type == "cpu" else _GPU_BATCH
 
 
-def use_few_threads(model: ImageModel) -> None:
+def use_few_threads(model: "ImageModel") -> None:
     """Use one thread for a small model on a CPU: its threads would wait longer than they work."""
     if model.device.type == "cpu" and model.n_weights < _MANY_WEIGHTS:
         torch.set_num_threads(1)

@@ -5,13 +5,16 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from sjdvp.config import RunConfig
 from sjdvp.decode.prediction import make_predictor
 from sjdvp.kv_cache import aligned
-from sjdvp.models.base import ImageModel
+
+if TYPE_CHECKING:
+    from sjdvp.models.base import ImageModel  # it imports transformers
 
 _PROBS_IN_A_STEP = 8  # [W, V] float32 tensors of one image alive at once: a generous estimate
 _USABLE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator
@@ -28,21 +31,21 @@ class MemoryPlan:
     largest_batch: int
 
 
-def memory_plan(model: ImageModel, config: RunConfig, free: int) -> MemoryPlan:
+def memory_plan(model: "ImageModel", config: RunConfig, free: int) -> MemoryPlan:
     """Return what `model`, which may be on the meta device, needs of `free` bytes."""
     per_slot, cache = slot_bytes(model, config), kv_cache_bytes(model, config)
     n_slots = max(0, usable(free) - model.n_bytes) // per_slot
     return MemoryPlan(model.n_bytes, cache, per_slot - cache, free, n_slots)
 
 
-def largest_batch(model: ImageModel, config: RunConfig) -> int:
+def largest_batch(model: "ImageModel", config: RunConfig) -> int:
     """Return how many images fit beside the loaded model, on every device it uses; at least 1."""
     needed = _cache_by_device(model, config)
     needed[model.device] += slot_bytes(model, config) - needed.total()
     return max(1, min(usable(free_bytes(device)) // size for device, size in needed.items()))
 
 
-def slot_bytes(model: ImageModel, config: RunConfig) -> int:
+def slot_bytes(model: "ImageModel", config: RunConfig) -> int:
     """Return the bytes of one image: keys and values, its distributions, and those of a step."""
     n_past = make_predictor(config.decoder.prediction).history_length
     trail = max(config.decoder.width, model.layout.stride) if config.decoder.init == "above" else 0
@@ -50,12 +53,12 @@ def slot_bytes(model: ImageModel, config: RunConfig) -> int:
     return kv_cache_bytes(model, config) + 4 * model.layout.vocab_size * n_probs
 
 
-def kv_cache_bytes(model: ImageModel, config: RunConfig) -> int:
+def kv_cache_bytes(model: "ImageModel", config: RunConfig) -> int:
     """Return the bytes of keys and values of one image."""
     return _cache_by_device(model, config).total()
 
 
-def _cache_by_device(model: ImageModel, config: RunConfig) -> Counter[torch.device]:
+def _cache_by_device(model: "ImageModel", config: RunConfig) -> Counter[torch.device]:
     branches = 1 if config.sampling.cfg_scale == 1 else 2
     n_slots = branches * aligned(model.max_prompt + model.layout.length + config.decoder.width)
     size: Counter[torch.device] = Counter()
