@@ -1,12 +1,16 @@
-"""Prompt files: every format that people use, read strictly; the problems of a file are told at once."""
+"""Prompt files: every shape that people have, read strictly or refused, never taken for another."""
 
 from sjdvp.runs.prompts.model import Prompt, PromptSet
-from sjdvp.runs.prompts.read import (
-    FORMATS,
-    inline_prompts,
-    read_prompts,
-    read_stream,
-    stream_prompts,
-)
+from sjdvp.runs.prompts.options import FORMATS, ReadOptions
+from sjdvp.runs.prompts.read import inline_prompts, read_prompts, read_stream, stream_prompts
 
-__all__ = ["FORMATS", "Prompt", "PromptSet", "inline_prompts", "read_prompts", "read_stream", "stream_prompts"]
+__all__ = [
+    "FORMATS",
+    "Prompt",
+    "PromptSet",
+    "ReadOptions",
+    "inline_prompts",
+    "read_prompts",
+    "read_stream",
+    "stream_prompts",
+]

@@ -8,12 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One row of a prompt file. Its identity is `index` (and `id`, when the file has one), never its text."""
+    """One row of a prompt file, known by its `index` (and `id`, if any), not by its text."""
 
     index: int  # row among the prompts, from 0; blank lines do not count
     text: str
     id: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)  # columns or keys that came with it, plain JSON values
+    extra: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # columns or keys that came with it, plain JSON values
 
     @property
     def digest(self) -> str:
@@ -23,14 +25,16 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """Everything that one prompt file holds."""
+    """Everything that was read."""
 
     prompts: tuple[Prompt, ...]
-    format: str  # which reader read it: one of FORMATS without `auto`, or `inline`
-    source: str  # name of the file, without its folder
-    digest: str  # SHA-256 of its bytes, hexadecimal
+    format: str  # which readers read it: names of FORMATS without `auto`, or `inline`
+    source: str  # names of the files, without their folders
+    digest: str  # SHA-256 of the file's bytes, of several files: of their digests; hexadecimal
     skipped: int = 0  # blank lines
     duplicates: int = 0  # prompts whose text stood in an earlier row; each still gets its own image
+    empty: int = 0  # rows without a prompt, left out as that was asked for
+    notes: tuple[str, ...] = ()  # what people are told: parts of the files that were not read
 
     def __len__(self) -> int:
         return len(self.prompts)

@@ -1,74 +1,94 @@
-"""Readers of text that comes line by line: txt and tsv (literal) and csv (RFC 4180). Cells are always text."""
+"""Readers of tables: tsv (literal cells) and csv (RFC 4180). Cells are always text."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 
-from sjdvp.runs.prompts.found import Blank, Found, Problem, Row, at, find_column, missing_column
-from sjdvp.runs.prompts.lines import Line
+from sjdvp.runs.prompts.columns import find_column, make_row, missing_column
+from sjdvp.runs.prompts.options import ReadOptions
+from sjdvp.runs.prompts.record import Blank, Found, Problem, at, is_blank
+from sjdvp.runs.prompts.text import Line, unreadable
 
-_MOST_CHARACTERS = 2**31 - 1  # in a cell of csv, which Python limits to 131,072: as much as C can count everywhere
+DELIMITERS = (",", ";", "\t", "|")
+_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # how Excel names the delimiter
+_MOST_CHARACTERS = 2**31 - 1  # in a cell, which Python limits to 131,072: as much as C can count
+_PLAIN = "a file with one prompt a line and no header is --format txt"
+_NO_HEADER = "a table without a header: --no-header --column 2 (or another)"
+
+Cells = tuple[int, list[str]]  # line number, cells
 
 
-def read_txt(lines: Iterable[Line], column: str | None) -> Iterator[Found]:
-    """Read one prompt a line, as it stands: no quoting, no comments, no stripping."""
-    if column is not None:
-        yield Problem("file", f"txt has no columns, so no column {column!r}")
+def read_tsv(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
+    """Read literal cells between TABs (or another delimiter): no quoting."""
+    return _rows(_literal(lines, options), options)
+
+
+def read_csv(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
+    """Read cells quoted as in RFC 4180; a line end in a quoted cell becomes LF.
+
+    The delimiter is what --delimiter or a first line `sep=;` names, else what the header shows.
+    """
+    return _rows(_quoted(lines, options), options)
+
+
+def named_delimiter(line: str) -> str | None:
+    """Return the delimiter that a line such as `sep=;` names."""
+    match = _SEPARATOR.fullmatch(line)
+    return match and match[1]
+
+
+def split_cells(line: str, delimiter: str) -> list[str]:
+    """Split one line, with quotes read as in csv; what is no csv is one cell."""
+    try:
+        spaced = _is_spaced(line, delimiter)
+        rows = list(csv.reader([line], delimiter=delimiter, skipinitialspace=spaced, strict=True))
+    except csv.Error:
+        return [line]
+    return rows[0] if rows else []
+
+
+def delimiter_of(line: str, options: ReadOptions) -> str:
+    """Return what separates the cells of a table's first line, a header or not."""
+    if not options.header:
+        places = {line.index(d): d for d in DELIMITERS if d in line}
+        return places[min(places)] if places else ","
+    headers = {d: dict.fromkeys(split_cells(line, d)) for d in DELIMITERS}
+    return next((d for d in DELIMITERS if find_column(headers[d], options.columns)), ",")
+
+
+def _literal(lines: Iterable[Line], options: ReadOptions) -> Iterator[Cells | Found]:
+    delimiter = options.delimiter or "\t"
     for line in lines:
         if line.problem:
-            yield Problem(at(line.number), line.problem)
-        elif line.text.strip():
-            yield Row(at(line.number), line.text)
-        else:
+            yield unreadable(line)
+        elif is_blank(line.text):
             yield Blank()
-
-
-def read_tsv(lines: Iterable[Line], column: str | None) -> Iterator[Found]:
-    """Read a header, then literal cells between TABs."""
-    header: _Header | None = None
-    for line in lines:
-        if line.problem:
-            yield Problem(at(line.number), line.problem)
-        elif not line.text.strip():
-            yield Blank()
-        elif header is None:
-            header = _Header(line.text.split("\t"), column)
-            yield from header.problems(line.number)
-            if header.prompt is None:
-                return
         else:
-            yield header.row(line.number, line.text.split("\t"))
+            yield line.number, line.text.split(delimiter)
 
 
-def read_csv(lines: Iterable[Line], column: str | None) -> Iterator[Found]:
-    """Read a header, then comma-separated cells, quoted as in RFC 4180; a line end in a quoted cell becomes LF."""
+def _quoted(lines: Iterable[Line], options: ReadOptions) -> Iterator[Cells | Found]:
     source = _CsvLines(lines)
-    header: _Header | None = None
-    for first, cells in _csv_rows(source):
-        yield from source.problems()
-        if isinstance(cells, csv.Error):
-            yield Problem(at(first), _explain(cells))
-        elif not any(cell.strip() for cell in cells):
-            yield from [Blank()] * (source.number - first + 1)
-        elif header is None:
-            header = _Header(cells, column)
-            yield from header.problems(first)
-            if header.prompt is None:
-                return
-        else:
-            yield header.row(first, cells)
-
-
-def _csv_rows(source: "_CsvLines") -> Iterator[tuple[int, list[str] | csv.Error]]:
+    yield from source.until_text(options)
     csv.field_size_limit(_MOST_CHARACTERS)
-    rows = csv.reader(source, strict=True)
+    rows = csv.reader(
+        source, delimiter=source.delimiter, skipinitialspace=source.spaced, strict=True
+    )
     while True:
         first = source.number + 1
         try:
-            yield first, next(rows)
+            cells = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            yield first, error
+            yield from source.problems()
+            yield Problem(at(first), _explain(error))
+            continue
+        yield from source.problems()
+        if any(not is_blank(cell) for cell in cells):
+            yield first, cells
+        else:
+            yield from [Blank()] * (source.number - first + 1)
 
 
 class _CsvLines:
@@ -76,17 +96,34 @@ class _CsvLines:
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self.number = 0
+        self.delimiter = ","
+        self.spaced = False  # a space after each delimiter of the first row: `a, "b, c"`
         self._lines = iter(lines)
+        self._waiting: list[Line] = []
         self._problems: list[Problem] = []
+
+    def until_text(self, options: ReadOptions) -> Iterator[Blank]:
+        """Go to the first row, and see from it how the file is written."""
+        named = None
+        for line in self._lines:
+            if not is_blank(line.text) and (named := named_delimiter(line.text)) is None:
+                self._waiting = [line]
+                break
+            self.number = line.number
+            if named is None:
+                yield Blank()
+        first = self._waiting[0].text if self._waiting else ""
+        self.delimiter = options.delimiter or named or delimiter_of(first, options)
+        self.spaced = _is_spaced(first, self.delimiter)
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = next(self._lines)
+        line = self._waiting.pop() if self._waiting else next(self._lines)
         self.number = line.number
         if line.problem:
-            self._problems.append(Problem(at(line.number), line.problem))
+            self._problems.append(unreadable(line))
         return line.text + "\n"
 
     def problems(self) -> list[Problem]:
@@ -95,36 +132,62 @@ class _CsvLines:
         return found
 
 
-class _Header:
-    """The first row of a table: where the prompt and the id are, and what the other columns are called."""
+def _is_spaced(line: str, delimiter: str) -> bool:
+    plain = re.sub(r'"[^"]*"', '""', line)  # delimiters in quotes are text
+    return delimiter in plain and plain.count(delimiter) == plain.count(f"{delimiter} ")
 
-    def __init__(self, names: list[str], column: str | None) -> None:
-        self.names = names
-        self.column = column
-        self.prompt = find_column(names, column)
-        self.id = names.index("id") if "id" in names and names.index("id") != self.prompt else None
 
-    def problems(self, number: int) -> Iterator[Problem]:
-        if self.prompt is None:
-            hint = " (a file with one prompt a line and no header is --format txt)" if self.column is None else ""
-            yield Problem(at(number), missing_column(self.names, self.column) + hint)
-        twice = sorted({name for name in self.names if name and self.names.count(name) > 1})
-        if twice:
-            yield Problem(at(number), f"two columns have the same name: {', '.join(map(repr, twice))}")
+def _rows(rows: Iterable[Cells | Found], options: ReadOptions) -> Iterator[Found]:
+    names: list[str] = []
+    for row in rows:
+        if not isinstance(row, tuple):
+            yield row
+            continue
+        number, cells = row
+        if names:
+            yield _row(number, names, cells, options)
+            continue
+        names = cells if options.header else _numbers(cells, options)
+        problems = list(_wrong_names(number, names, cells, options))
+        yield from problems
+        if problems:
+            return
+        if not options.header:
+            yield _row(number, names, cells, options)
 
-    def row(self, number: int, cells: list[str]) -> Found:
-        assert self.prompt is not None
-        if len(cells) > len(self.names):
-            return Problem(at(number), f"{len(cells)} cells under a header of {len(self.names)}{self._one_column_hint()}")
-        if len(cells) <= self.prompt or not cells[self.prompt].strip():
-            return Problem(at(number), f"no prompt in column {self.names[self.prompt]!r}")
-        own = (self.prompt, self.id)
-        extra = {name: cell for i, (name, cell) in enumerate(zip(self.names, cells, strict=False)) if i not in own}
-        identity = cells[self.id] if self.id is not None and self.id < len(cells) else None
-        return Row(at(number), cells[self.prompt], identity or None, extra)
 
-    def _one_column_hint(self) -> str:
-        return "; if each line is one prompt, use --format tsv" if len(self.names) == 1 else ""
+def _wrong_names(
+    number: int, names: list[str], cells: list[str], options: ReadOptions
+) -> Iterator[Problem]:
+    header = dict.fromkeys(names)
+    if not options.header and not options.columns and len(names) > 1:
+        columns = ", ".join(f"{n} {cell!r}" for n, cell in zip(names, cells, strict=True))
+        yield Problem(at(number), f"which column holds the prompt? {columns}", "--column N")
+    elif find_column(header, options.columns) is None:
+        problem = missing_column(at(number), header, options)
+        advice = f"{problem.advice}; {_NO_HEADER}; {_PLAIN}" if options.header else problem.advice
+        yield Problem(problem.where, problem.message, advice)
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        same = ", ".join(map(repr, twice))
+        yield Problem(at(number), f"two columns have the same name: {same}")
+
+
+def _row(number: int, names: list[str], cells: list[str], options: ReadOptions) -> Found:
+    if len(cells) > len(names):
+        many = f"{len(cells)} cells under a header of {len(names)}"
+        hint = "if each line is one prompt, use --format tsv" if len(names) == 1 else ""
+        return Problem(at(number), many, hint)
+    record = dict(zip(names, cells, strict=False))
+    if len(cells) < len(names):
+        column = find_column(dict.fromkeys(names), options.columns)
+        record = {**({column: ""} if column else {}), **record}  # a short row may end before it
+    return make_row(at(number), record, options)
+
+
+def _numbers(cells: list[str], options: ReadOptions) -> list[str]:
+    alone = len(cells) == 1 and not options.columns
+    return ["prompt"] if alone else [str(number) for number in range(1, len(cells) + 1)]
 
 
 def _explain(error: csv.Error) -> str:

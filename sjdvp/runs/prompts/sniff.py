@@ -1,0 +1,261 @@
+"""What a text is, by its first lines: the one rule for files, pipes and names without a suffix.
+
+Text is taken for prompts line by line only when it is nothing else. What is ambiguous is refused
+with the flag that decides. Reads as few lines as it can, so that a pipe starts at its first.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sjdvp.runs.prompts.columns import find_column, lookup
+from sjdvp.runs.prompts.objects import GENEVAL_KEYS, parse_json
+from sjdvp.runs.prompts.options import ReadOptions
+from sjdvp.runs.prompts.record import is_blank
+from sjdvp.runs.prompts.tables import DELIMITERS, named_delimiter, split_cells
+from sjdvp.runs.prompts.text import Line
+
+SUFFIXES = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+}
+_NO_PROMPTS = {".md", ".markdown", ".html", ".htm", ".xml", ".py", ".ipynb", ".toml", ".ini"}
+_LITERALLY = "--format txt takes each line as it stands"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a text is when no reader takes it, and what may help."""
+
+    what: str
+    advice: str = _LITERALLY
+
+
+_PAGES = (
+    (
+        r"version https://(git-lfs|hawser)\.github\.com/spec/",
+        Refused("a pointer of Git LFS, not the file itself", "git lfs pull"),
+    ),
+    (r"/annex/objects/", Refused("a pointer of git-annex, not the file itself", "git annex get")),
+    (
+        r"(?i)<(!doctype|html|head|body|div|table|h1|p|img|svg|rss|error|\?xml|!--)(\s[^>]*)?/?\??>"
+        r"|<(!--|\?xml|!doctype\s)",
+        Refused("an HTML or XML page, perhaps an error page", "download the raw file"),
+    ),
+    (
+        r"(?i)(404: not found|entry not found)\s*$",
+        Refused("an error message of a download", "download the file again"),
+    ),
+    (r"\{\\rtf", Refused("rich text (RTF)", "save it as plain text, UTF-8")),
+)
+_BROKEN = re.compile(r"""[\[{]\s*'|\{\s*"[^"]*"\s*:|\{\s*(prompts?|captions?|text)\s*:""")
+_QUOTED_LIST = re.compile(r"""\[\s*".*"\s*[,\]]\s*$""")
+_ASSIGNMENT = re.compile(r"""((const|let|var|export)\s+)?[\w.]+\s*=\s*[\[{]\s*(["'{[].*)?$""")
+_IMAGE_FILE = re.compile(r"[^|,;\t]+\.(jpe?g|png|webp|gif|bmp|tiff?)(#\d+)?\s*([|,;\t])", re.I)
+_HEADING = re.compile(r"#{1,6} \S")
+
+_ALONE = {"prompt", "prompts", "caption", "captions"}  # headers, and hardly prompts
+_PROMPT_WORDS = {*_ALONE, "text", "description", "sentence", "comment", "question"}
+_KEYS = (
+    "id ids idx index image img file filename path url uid key name category categories style label"
+    " class seed split type tag tags width height size n source topic challenge note dataset level"
+    " model score number no num lang language negative title subject row version"
+)
+_KEY_WORDS = set(_KEYS.split())
+_LONGEST_NAME = 40  # characters of a column's name
+
+
+class Ahead:
+    """Lines with a way to see some of those to come."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self._lines = iter(lines)
+        self._seen: deque[Line] = deque()
+
+    def __iter__(self) -> Iterator[Line]:
+        return self
+
+    def __next__(self) -> Line:
+        return self._seen.popleft() if self._seen else next(self._lines)
+
+    def see(self, count: int | None = None) -> list[str]:
+        """Return the first `count` lines (None: all) that are not blank; fewer at the end."""
+        texts = [line.text for line in self._seen if not is_blank(line.text)]
+        while (count is None or len(texts) < count) and (line := next(self._lines, None)):
+            self._seen.append(line)
+            texts += [] if is_blank(line.text) else [line.text]
+        return texts if count is None else texts[:count]
+
+    def blank_second(self) -> bool:
+        """Say whether a blank line follows the first that is not."""
+        self.see(2)
+        shown = [is_blank(line.text) for line in self._seen]
+        return False in shown and shown[shown.index(False) + 1 :][:1] == [True]
+
+
+def sniff(ahead: Ahead, suffix: str, options: ReadOptions) -> str | Refused:
+    """Return the name of the reader for a text, or why there is none.
+
+    `suffix` (lower case) decides between readers where the text does not.
+    """
+    first = next(iter(ahead.see(1)), "").strip()
+    for pattern, page in _PAGES:
+        if re.match(pattern, first):
+            return page
+    if options.delimiter or not options.header:
+        return "tsv" if SUFFIXES.get(suffix) == "tsv" else "csv"
+    if first.startswith(("{", "[")) and (found_json := _json(first, suffix, ahead, options)):
+        return found_json
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    if suffix in _NO_PROMPTS:
+        return Refused(f"a {suffix} file, not prompts")
+    rules = (_table, _yaml, _other)
+    return next((found for rule in rules if (found := rule(first, ahead, options))), "txt")
+
+
+def _json(first: str, suffix: str, ahead: Ahead, options: ReadOptions) -> str | None:
+    """Tell one document from a record a line: jsonl starts at its first line where that is one."""
+    record, problem = parse_json(first)
+    if problem is None and isinstance(record, dict):
+        if all(key in record for key in GENEVAL_KEYS):
+            return "geneval"
+        column = find_column(record, options.columns)
+        is_record = column is not None and isinstance(lookup(record, column), str)
+        by_line = is_record or SUFFIXES.get(suffix) == "jsonl" or len(ahead.see(2)) > 1
+        return "jsonl" if by_line else "json"
+    if problem is None or _is_beginning(first):
+        return "json"
+    if _BROKEN.match(first):
+        return "jsonl"
+    return "json" if _QUOTED_LIST.match(first) else None
+
+
+def _is_beginning(text: str) -> bool:
+    """Say whether a JSON document may begin so and go on in the next line."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _table(first: str, ahead: Ahead, options: ReadOptions) -> str | Refused | None:
+    if named_delimiter(first):
+        return "csv"
+    if first.strip('"').casefold() in _ALONE and len(ahead.see(2)) > 1:
+        decide = "--format tsv takes the lines below it as they stand, csv undoes quotes, txt all"
+        return Refused(f"its first line, {first!r}, looks like the header of a table", decide)
+    for delimiter in DELIMITERS:
+        if _is_header(first, delimiter, ahead, options):
+            return "tsv" if delimiter == "\t" else "csv"
+    second = ahead.see(2)[1:] if "\t" in first or _IMAGE_FILE.match(first) else []
+    if second and 0 < first.count("\t") == second[0].strip().count("\t"):
+        decide = "--format tsv --column NAME (or --no-header --column 2), or --format txt"
+        return Refused(
+            "a table, by its TABs, without a column named prompt, caption or text", decide
+        )
+    return _image_and_text(first, second)
+
+
+def _image_and_text(first: str, second: list[str]) -> Refused | None:
+    match = _IMAGE_FILE.match(first)
+    if match is None or not all(map(_IMAGE_FILE.match, second)):
+        return None
+    delimiter = "'\\t'" if match[3] == "\t" else f"'{match[3]}'"
+    columns = "--no-header --column 2 --id-column 1"
+    return Refused(
+        "a file name before each text: a table", f"--delimiter {delimiter} {columns}; {_LITERALLY}"
+    )
+
+
+def _is_header(first: str, delimiter: str, ahead: Ahead, options: ReadOptions) -> bool:
+    cells = split_cells(first, delimiter)
+    names = [cell.strip().casefold() for cell in cells]
+    if len(names) < 2 or max(map(len, names)) > _LONGEST_NAME or len({*names}) < len(names):
+        return False
+    if any(
+        name in _ALONE or cell in options.columns for name, cell in zip(names, cells, strict=True)
+    ):
+        return True
+    if not (_are_known(names) or (f"{delimiter} " not in first and _are_names(names))):
+        return False
+    return any(len(split_cells(line, delimiter)) == len(cells) for line in ahead.see(2)[1:])
+
+
+def _are_known(names: list[str]) -> bool:
+    """Say whether every word is one that headers are made of."""
+    return all(_words(name) <= _PROMPT_WORDS | _KEY_WORDS for name in names)
+
+
+def _are_names(names: list[str]) -> bool:
+    """Say whether these are names as programs have them, half of them with a word of headers."""
+    known = sum(bool(_words(name) & (_PROMPT_WORDS | _KEY_WORDS)) for name in names)
+    keyed = any(_words(name) & (_KEY_WORDS | _ALONE) for name in names)
+    plain = all(re.fullmatch(r"[^\W\d][\w.:-]*", name) for name in names)
+    return plain and keyed and 2 * known >= len(names)
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[\s_.:-]+", name))
+
+
+def _yaml(first: str, ahead: Ahead, options: ReadOptions) -> str | Refused | None:
+    if re.match(r"(---|%YAML)(\s|$)", first):
+        return "yaml"
+    if re.match(r"- ?\S", first) or first == "-":
+        return _bullets(ahead)
+    if re.match(r"(prompts?|captions?|defaults|text|Prompts?):(\s|$)", first):
+        return "yaml"
+    some = ahead.see(8) if first.startswith("#") else ahead.see(2) if ":" in first else []
+    lines = [line for line in some if not line.startswith("#")][:2]
+    if len(lines) == 2 and re.fullmatch(r"""[^\s#\[{"'&*!|>%@`-][^:#]*:\s*""", lines[0]):
+        return "yaml" if re.match(r"\s+\S|-(\s|$)", lines[1]) else None
+    return _keys(ahead.see(3)) if len(lines) == 2 and lines[0] == some[0] else None
+
+
+def _bullets(ahead: Ahead) -> str | Refused | None:
+    """See a list of YAML, when every line is an entry or goes on with one."""
+    lines = ahead.see()
+    if not all(re.match(r"-(\s|$)|\s+\S|#", line) for line in lines):
+        return None
+    if any(re.search(r"\S\s+#", line) for line in lines):
+        advice = "--format yaml (# begins a comment), or txt for each line as it stands"
+        return Refused("a list of YAML, or bullets", advice)
+    return "yaml"
+
+
+def _keys(lines: list[str]) -> Refused | None:
+    """See several lines `key: text` whose keys look like names of a program: YAML, or prompts."""
+    keys = [m[1] for line in lines if (m := re.match(r"([a-z0-9_][\w.-]*):\s+\S", line))]
+    if len(lines) < 2 or len(keys) < len(lines) or len({*keys}) < len(keys):
+        return None
+    decide = "--format yaml reads texts by name, --format txt each line as it stands"
+    return Refused("a name and a colon at each line: YAML, or prompts", decide)
+
+
+def _other(first: str, ahead: Ahead, options: ReadOptions) -> Refused | None:
+    if _HEADING.match(first) and ahead.blank_second():
+        return Refused("a Markdown text: a heading and a blank line")
+    if _ASSIGNMENT.match(first):
+        return Refused("the text of a program")
+    lines = ahead.see(2) if first.startswith('"') else []
+    if len(lines) > 1 and all(_is_json_string(line.strip().removesuffix(",")) for line in lines):
+        decide = "--format jsonl drops them, --format txt keeps them"
+        return Refused("each line stands in quotes", decide)
+    return None
+
+
+def _is_json_string(text: str) -> bool:
+    value, problem = parse_json(text)
+    return problem is None and isinstance(value, str)
