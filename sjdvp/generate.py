@@ -32,7 +32,14 @@ from sjdvp.runs.log import finished, read_log
 from sjdvp.runs.long_prompts import LongPrompts
 from sjdvp.runs.pinned import pinned
 from sjdvp.runs.plan import Plan, Task
-from sjdvp.runs.prompts import Prompt, PromptSet, inline_prompts, read_prompts, stream_prompts
+from sjdvp.runs.prompts import (
+    Prompt,
+    PromptSet,
+    ReadOptions,
+    inline_prompts,
+    read_prompts,
+    stream_prompts,
+)
 from sjdvp.runs.prompts_log import PromptsLog, check_unchanged
 from sjdvp.runs.row import RowMaker
 from sjdvp.runs.sharding import Selection, Shard, rank
@@ -161,8 +168,12 @@ def _require_rows(selection: Selection, count: int, source: str) -> None:
 
 def _read(request: Request) -> PromptSet | None:
     if request.prompts is not None:
-        return read_prompts(request.prompts, request.format, request.column)
+        return read_prompts(request.prompts, _reading(request))
     return inline_prompts(request.inline) if request.inline else None
+
+
+def _reading(request: Request) -> ReadOptions:
+    return ReadOptions(request.format, (request.column,) if request.column else ())
 
 
 def _plan(request: Request, seed: int) -> Plan:
@@ -299,7 +310,7 @@ def _from_file(request: Request, run: _Run, prompts: PromptSet) -> TaskQueue:
 def _from_pipe(request: Request, run: _Run, held: contextlib.ExitStack) -> TaskQueue:
     assert request.stdin is not None
     prompts_log = held.enter_context(PromptsLog(request.out))
-    arriving = stream_prompts(request.stdin, request.format, request.column)
+    arriving = stream_prompts(request.stdin, _reading(request))
 
     def tasks(prompt: Prompt) -> list[Task]:
         prompts_log.admit([prompt])

@@ -51,10 +51,9 @@ def command(
 
 def read_whole(file: Path, format: str, column: str | None) -> "PromptSet":
     """Read a prompt file or folder, or stdin to its end where `file` is -."""
-    from sjdvp.runs.prompts import read_prompts, read_stream
+    from sjdvp.runs.prompts import ReadOptions, read_prompts, read_stream
 
-    return (
-        read_stream(sys.stdin.buffer, format, column)
-        if str(file) == "-"
-        else read_prompts(file, format, column)
-    )
+    options = ReadOptions(format, (column,) if column else ())
+    if str(file) == "-":
+        return read_stream(sys.stdin.buffer, options)
+    return read_prompts(file, options)

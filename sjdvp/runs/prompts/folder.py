@@ -58,7 +58,7 @@ def read_captions(pairs: list[tuple[str, bytes]], options: ReadOptions) -> Itera
 
     Line ends inside become LF, those at the end are dropped.
     """
-    for name in options.columns:
+    for name in filter(None, (*options.columns, options.id_column)):
         yield Problem("folder", f"its files are prompts as a whole, so no column {name!r}")
     for name, data in pairs:
         lines = list(split_lines([data]))
@@ -69,8 +69,8 @@ def read_captions(pairs: list[tuple[str, bytes]], options: ReadOptions) -> Itera
         elif is_blank(text):
             yield Blank()
         else:
-            identity = PurePosixPath(name).with_suffix("").as_posix() if options.ids else None
-            yield Row(name, text, identity)
+            stem = PurePosixPath(name).with_suffix("").as_posix()
+            yield Row(name, text, stem) if options.ids else Row(name, text, extra={"file": name})
 
 
 def _captions(folder: Path, files: list[Path], options: ReadOptions) -> Iterator[Part]:

@@ -112,7 +112,7 @@ def _json_line(line: Line, options: ReadOptions) -> Found:
     where = at(line.number)
     if problem:
         return Problem(where, problem.message, problem.advice)
-    if isinstance(value, str) and not options.columns:
+    if isinstance(value, str) and not (options.columns or options.id_column):
         return make_prompt(where, value, None, {})
     if isinstance(value, dict):
         return make_row(where, value, options)

@@ -14,7 +14,7 @@ from sjdvp.runs.prompts.text import Line, read_txt, split_lines
 from sjdvp.runs.prompts.unpack import recognise, unpack
 from sjdvp.text import printable
 
-_READERS: dict[str, Callable[[Iterable[Line], ReadOptions], Iterator[Found]]] = {
+READERS: dict[str, Callable[[Iterable[Line], ReadOptions], Iterator[Found]]] = {
     "txt": read_txt,
     "tsv": read_tsv,
     "csv": read_csv,
@@ -46,7 +46,7 @@ def open_text(
     found = sniff(lines, _suffix(name, packed=packed), options) if format == "auto" else format
     if isinstance(found, Refused):
         raise PromptError(f"{printable(name)}: {found.what}", found.advice)
-    return found, _READERS[found](lines, options)
+    return found, READERS[found](lines, options)
 
 
 def _suffix(name: str, *, packed: bool) -> str:

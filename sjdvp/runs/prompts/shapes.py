@@ -80,7 +80,7 @@ def _rows(entries: Iterable[Entry | Found], options: ReadOptions) -> Iterator[Fo
         elif isinstance(entry.value, dict):
             record = {**entry.carried, **entry.value}
             yield make_row(entry.where, record, options, entry.key)
-        elif isinstance(entry.value, str) and not options.columns:
+        elif isinstance(entry.value, str) and not (options.columns or options.id_column):
             key = entry.key if options.ids else None
             extra = {**entry.carried, **({"key": entry.key} if entry.key and not key else {})}
             yield make_prompt(entry.where, entry.value, key, extra)
@@ -218,9 +218,9 @@ def _carrying(carried: dict[str, Any], entry: Entry | Found) -> Entry | Found:
 
 
 def _by_key(value: dict[str, Any], options: ReadOptions) -> Entries | None:
-    """Read records by id, or texts by id (ids have digits, so that {"error": "..."} is none)."""
+    """Read records by id, or texts by id (with a digit or suffix in each id: {"error": "..."} is none)."""
     records = all(isinstance(entry, dict) for entry in value.values())
-    texts = all(isinstance(v, str) and re.search(r"\d", k) for k, v in value.items())
+    texts = all(isinstance(v, str) and re.search(r"[\d.]", k) for k, v in value.items())
     if not records and not texts:
         return None
     return (Entry(f"entry {key!r}", entry, key) for key, entry in value.items())

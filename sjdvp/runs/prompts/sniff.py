@@ -62,6 +62,14 @@ _ASSIGNMENT = re.compile(r"""((const|let|var|export)\s+)?[\w.]+\s*=\s*[\[{]\s*([
 _IMAGE_FILE = re.compile(r"[^|,;\t]+\.(jpe?g|png|webp|gif|bmp|tiff?)(#\d+)?\s*([|,;\t])", re.I)
 _HEADING = re.compile(r"#{1,6} \S")
 
+_YAML_LINES = 8  # that tell a mapping from text
+_YAML_NAMES = re.compile(r"([Pp]rompts?|captions?|defaults|text):(\s|$)")
+_YAML_SECTION = re.compile(r"""([^\s#\[{"'&*!|>%@`-][^:#]*|'[^']*'|"[^"]*"):\s*""")
+_YAML_KEY = re.compile(  # as programs name things: no capitals, or with digits or underscores
+    r"""([a-z0-9_][\w.-]*|[A-Z][\w-]*[\d_.][\w.-]*|'[^']*'|"[^"]*"):\s+\S"""
+)
+_YAML_BELOW = re.compile(r"\s+\S|-(\s|$)")
+
 _ALONE = {"prompt", "prompts", "caption", "captions"}  # headers, and hardly prompts
 _PROMPT_WORDS = {*_ALONE, "text", "description", "sentence", "comment", "question"}
 _KEYS = (
@@ -70,7 +78,6 @@ _KEYS = (
     " model score number no num lang language negative title subject row version"
 )
 _KEY_WORDS = set(_KEYS.split())
-_LONGEST_NAME = 40  # characters of a column's name
 
 
 class Ahead:
@@ -130,42 +137,51 @@ def _json(first: str, suffix: str, ahead: Ahead, options: ReadOptions) -> str | 
             return "geneval"
         column = find_column(record, options.columns)
         is_record = column is not None and isinstance(lookup(record, column), str)
-        by_line = is_record or SUFFIXES.get(suffix) == "jsonl" or len(ahead.see(2)) > 1
+        by_line = (
+            (is_record and suffix != ".json")
+            or SUFFIXES.get(suffix) == "jsonl"
+            or len(ahead.see(2)) > 1
+        )
         return "jsonl" if by_line else "json"
-    if problem is None or _is_beginning(first):
+    if problem is None:
         return "json"
+    return _broken_json(first)
+
+
+def _broken_json(first: str) -> str | None:
+    """Tell JSON that goes on in the next line, or has a mistake, from text in brackets."""
+    try:
+        json.loads(first)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(first):
+            return "json"
+    except (ValueError, RecursionError):
+        return "json"
+    else:  # what only Python's reader takes: NaN, a key twice
+        return "jsonl" if first.startswith("{") else "json"
     if _BROKEN.match(first):
         return "jsonl"
     return "json" if _QUOTED_LIST.match(first) else None
 
 
-def _is_beginning(text: str) -> bool:
-    """Say whether a JSON document may begin so and go on in the next line."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        return error.pos >= len(text)
-    except (ValueError, RecursionError):
-        return True
-    return False
-
-
 def _table(first: str, ahead: Ahead, options: ReadOptions) -> str | Refused | None:
     if named_delimiter(first):
         return "csv"
-    if first.strip('"').casefold() in _ALONE and len(ahead.see(2)) > 1:
+    if first.strip('"').casefold() in {*_ALONE, "text"} and len(ahead.see(2)) > 1:
         decide = "--format tsv takes the lines below it as they stand, csv undoes quotes, txt all"
         return Refused(f"its first line, {first!r}, looks like the header of a table", decide)
     for delimiter in DELIMITERS:
-        if _is_header(first, delimiter, ahead, options):
-            return "tsv" if delimiter == "\t" else "csv"
+        if found := _header(first, delimiter, ahead, options):
+            return found
     second = ahead.see(2)[1:] if "\t" in first or _IMAGE_FILE.match(first) else []
+    if refused := _image_and_text(first, second):
+        return refused
     if second and 0 < first.count("\t") == second[0].strip().count("\t"):
         decide = "--format tsv --column NAME (or --no-header --column 2), or --format txt"
         return Refused(
             "a table, by its TABs, without a column named prompt, caption or text", decide
         )
-    return _image_and_text(first, second)
+    return None
 
 
 def _image_and_text(first: str, second: list[str]) -> Refused | None:
@@ -179,18 +195,26 @@ def _image_and_text(first: str, second: list[str]) -> Refused | None:
     )
 
 
-def _is_header(first: str, delimiter: str, ahead: Ahead, options: ReadOptions) -> bool:
-    cells = split_cells(first, delimiter)
-    names = [cell.strip().casefold() for cell in cells]
-    if len(names) < 2 or max(map(len, names)) > _LONGEST_NAME or len({*names}) < len(names):
-        return False
-    if any(
-        name in _ALONE or cell in options.columns for name, cell in zip(names, cells, strict=True)
-    ):
-        return True
-    if not (_are_known(names) or (f"{delimiter} " not in first and _are_names(names))):
-        return False
-    return any(len(split_cells(line, delimiter)) == len(cells) for line in ahead.see(2)[1:])
+def _header(first: str, delimiter: str, ahead: Ahead, options: ReadOptions) -> str | Refused | None:
+    cells = [cell.strip() for cell in split_cells(first, delimiter)]
+    names = [cell.casefold() for cell in cells]
+    format = "tsv" if delimiter == "\t" else "csv"
+    if len(names) < 2:
+        return None
+    if {*names} & _ALONE or {*cells} & {*options.columns}:
+        return format
+    prose = delimiter in ",;" and f"{delimiter} " in first
+    known = _are_known(names) or (not prose and _are_names(names))
+    if not known or not any(_has_cells(len(cells), row, delimiter) for row in ahead.see(2)[1:]):
+        return None
+    if prose and "_" not in first:
+        advice = f"--format {format} if it is, else --format txt"
+        return Refused(f"its first line, {first!r}, may be the header of a table", advice)
+    return format
+
+
+def _has_cells(count: int, row: str, delimiter: str) -> bool:
+    return '"' in row or len(split_cells(row, delimiter)) == count  # quotes may hold line ends
 
 
 def _are_known(names: list[str]) -> bool:
@@ -203,7 +227,8 @@ def _are_names(names: list[str]) -> bool:
     known = sum(bool(_words(name) & (_PROMPT_WORDS | _KEY_WORDS)) for name in names)
     keyed = any(_words(name) & (_KEY_WORDS | _ALONE) for name in names)
     plain = all(re.fullmatch(r"[^\W\d][\w.:-]*", name) for name in names)
-    return plain and keyed and 2 * known >= len(names)
+    distinct = len({*names}) == len(names)
+    return plain and keyed and distinct and 2 * known >= len(names)
 
 
 def _words(name: str) -> set[str]:
@@ -213,35 +238,42 @@ def _words(name: str) -> set[str]:
 def _yaml(first: str, ahead: Ahead, options: ReadOptions) -> str | Refused | None:
     if re.match(r"(---|%YAML)(\s|$)", first):
         return "yaml"
-    if re.match(r"- ?\S", first) or first == "-":
+    if re.match(r"-(\s|$)", first):
         return _bullets(ahead)
-    if re.match(r"(prompts?|captions?|defaults|text|Prompts?):(\s|$)", first):
-        return "yaml"
-    some = ahead.see(8) if first.startswith("#") else ahead.see(2) if ":" in first else []
-    lines = [line for line in some if not line.startswith("#")][:2]
-    if len(lines) == 2 and re.fullmatch(r"""[^\s#\[{"'&*!|>%@`-][^:#]*:\s*""", lines[0]):
-        return "yaml" if re.match(r"\s+\S|-(\s|$)", lines[1]) else None
-    return _keys(ahead.see(3)) if len(lines) == 2 and lines[0] == some[0] else None
+    return _mapping(ahead)
+
+
+def _mapping(ahead: Ahead) -> str | Refused | None:
+    """See a mapping of YAML in the first lines; what is under a key proves it, `key: text` may not."""
+    keys: list[str] = []
+    above = ""
+    for count in range(1, _YAML_LINES + 1):
+        lines = ahead.see(count)
+        line = lines[-1] if len(lines) == count else ""
+        if not line or line.startswith("#"):
+            continue
+        below = bool(above) and _YAML_BELOW.match(line)
+        if _YAML_NAMES.match(line) or (below and (line[0].isspace() or above.endswith(":"))):
+            return "yaml"
+        if not (_YAML_SECTION.fullmatch(line) or _YAML_KEY.match(line)):
+            return None
+        above = line.rstrip()
+        keys.append(line.partition(":")[0])
+    if len(keys) < 2 or len({*keys}) < len(keys):
+        return None
+    decide = "--format yaml reads texts by name, --format txt each line as it stands"
+    return Refused("a name and a colon at each line: YAML, or prompts", decide)
 
 
 def _bullets(ahead: Ahead) -> str | Refused | None:
     """See a list of YAML, when every line is an entry or goes on with one."""
     lines = ahead.see()
-    if not all(re.match(r"-(\s|$)|\s+\S|#", line) for line in lines):
+    if not all(line.startswith("#") or _YAML_BELOW.match(line) for line in lines):
         return None
     if any(re.search(r"\S\s+#", line) for line in lines):
         advice = "--format yaml (# begins a comment), or txt for each line as it stands"
         return Refused("a list of YAML, or bullets", advice)
     return "yaml"
-
-
-def _keys(lines: list[str]) -> Refused | None:
-    """See several lines `key: text` whose keys look like names of a program: YAML, or prompts."""
-    keys = [m[1] for line in lines if (m := re.match(r"([a-z0-9_][\w.-]*):\s+\S", line))]
-    if len(lines) < 2 or len(keys) < len(lines) or len({*keys}) < len(keys):
-        return None
-    decide = "--format yaml reads texts by name, --format txt each line as it stands"
-    return Refused("a name and a colon at each line: YAML, or prompts", decide)
 
 
 def _other(first: str, ahead: Ahead, options: ReadOptions) -> Refused | None:

@@ -106,11 +106,13 @@ class _CsvLines:
         """Go to the first row, and see from it how the file is written."""
         named = None
         for line in self._lines:
-            if not is_blank(line.text) and (named := named_delimiter(line.text)) is None:
+            separator = named_delimiter(line.text)
+            named = named or separator
+            if line.problem or not (separator or is_blank(line.text)):
                 self._waiting = [line]
                 break
             self.number = line.number
-            if named is None:
+            if separator is None:
                 yield Blank()
         first = self._waiting[0].text if self._waiting else ""
         self.delimiter = options.delimiter or named or delimiter_of(first, options)
@@ -175,7 +177,8 @@ def _wrong_names(
 
 def _row(number: int, names: list[str], cells: list[str], options: ReadOptions) -> Found:
     if len(cells) > len(names):
-        many = f"{len(cells)} cells under a header of {len(names)}"
+        first = "header" if options.header else "first row"
+        many = f"{len(cells)} cells under a {first} of {len(names)}"
         hint = "if each line is one prompt, use --format tsv" if len(names) == 1 else ""
         return Problem(at(number), many, hint)
     record = dict(zip(names, cells, strict=False))

@@ -49,9 +49,10 @@ def read_txt(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
             yield unreadable(line)
         elif is_blank(line.text):
             yield Blank()
-        elif _TWO_FILES.search(line.text):
-            message = "a byte order mark (U+FEFF) inside: two files joined without a line end?"
-            yield Problem(at(line.number), message)
+        elif _BOM in line.text and _TWO_FILES.search(line.text):
+            message = "a byte order mark (U+FEFF) between two words"
+            advice = "two files joined without a line end? put one there"
+            yield Problem(at(line.number), message, advice)
         else:
             yield Row(at(line.number), line.text.replace(_BOM, ""))
 

@@ -59,7 +59,7 @@ def recognise(chunks: Iterable[bytes]) -> tuple[Chunks, str, str]:
         if len(longer) == len(head):
             break
         head = longer
-    if head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
+    if head[_TAR_AT:].startswith(_TAR) and b"\0" in head[:_TAR_AT]:  # not "... in mustard"
         return chunks, "a tar archive", "tar xf FILE, then give the folder"
     if head.startswith(b"PK\x03\x04") and head[_NAME_AT:].startswith(_OFFICE):
         return chunks, "an Excel or other office file", "save the sheet as CSV UTF-8"
