@@ -61,7 +61,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ComparisonRequest:
     """What one call of `compare` is asked to draw."""
 
     variants: tuple[Variant, ...]
@@ -126,7 +126,9 @@ def _effective(decoder: DecoderConfig) -> DecoderConfig:
     return replace(decoder, prediction=prediction, relax=relax)
 
 
-def compare(request: Request, open_generators: OpenGenerators, listen: Listener) -> Summary:
+def compare(
+    request: ComparisonRequest, open_generators: OpenGenerators, listen: Listener
+) -> Summary:
     """Draw what is not on disk yet, the variants taking turns; tells the same events as `generate`.
 
     Each turn of a variant is one batch; who goes first moves on by one with every turn, so that a slow moment strikes all alike.
@@ -146,12 +148,12 @@ def compare(request: Request, open_generators: OpenGenerators, listen: Listener)
     return summary
 
 
-def variant_folders(request: Request) -> list[Path]:
+def variant_folders(request: ComparisonRequest) -> list[Path]:
     """Return the run folders of a comparison, in the order of its variants."""
     return [request.out / variant.name for variant in request.variants]
 
 
-def _seeded(request: Request) -> list[Variant]:
+def _seeded(request: ComparisonRequest) -> list[Variant]:
     """Check that every folder fits its variant, and give all variants one seed: the given one, that of the folders, or a new one."""
     if not request.variants:
         raise ConfigError("no decoder is given", "for example --decoders ar,sjd,sjdvp")
@@ -183,7 +185,7 @@ def _seeded(request: Request) -> list[Variant]:
     return variants
 
 
-def _announce(request: Request, tracks: Sequence["_Track"], listen: Listener) -> Tally:
+def _announce(request: ComparisonRequest, tracks: Sequence["_Track"], listen: Listener) -> Tally:
     tally = Tally()
     for track in tracks:
         tally.requested += len(track.todo) + track.done
@@ -221,7 +223,7 @@ def _pinned(tracks: Sequence["_Track"], out: Path) -> list[RunConfig]:
 
 
 def _draw(
-    request: Request,
+    request: ComparisonRequest,
     tracks: Sequence["_Track"],
     generators: Sequence[ImageGenerator],
     tally: Tally,
@@ -250,7 +252,7 @@ def _draw(
             return
 
 
-def _warmup_jobs(request: Request, seed: int) -> list[Job]:
+def _warmup_jobs(request: ComparisonRequest, seed: int) -> list[Job]:
     """Return images beyond those of the run, so that none of them is drawn twice with the same seed."""
     prompts = request.prompts.prompts
     jobs = []
@@ -284,7 +286,7 @@ class _Track:
 
 
 @contextlib.contextmanager
-def _open_track(variant: Variant, request: Request) -> Iterator[_Track]:
+def _open_track(variant: Variant, request: ComparisonRequest) -> Iterator[_Track]:
     root, config, prompts = request.out / variant.name, variant.config, request.prompts
     copies = config.run.num_images_per_prompt
     info = open_folder(root, config, Wanted(copies, request.selection), prompts, request.argv)

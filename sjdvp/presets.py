@@ -46,3 +46,9 @@ def preset(name: str) -> dict[str, Any]:
             f"unknown decoder {name!r}", f"{hint}known decoders: {', '.join(PRESETS)}"
         )
     return PRESETS[name]
+
+
+def resolved_name(name: str) -> str:
+    """Return a preset's name, and for `best` also the preset that it stands for."""
+    same = next((known for known in PRESETS if PRESETS[known] == PRESETS[name]), name)
+    return name if same == name else f"{name} ({same})"

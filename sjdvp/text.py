@@ -18,5 +18,10 @@ def shortened(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 image`, `2 images`; `plural` is for an irregular noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

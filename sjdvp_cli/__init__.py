@@ -1,1 +1,1 @@
-"""The command line of sjdvp: the only code here that knows typer, rich and exit codes. One file a command."""
+"""The command line of sjdvp, one file per command. Only this package imports typer and rich."""

@@ -4,7 +4,7 @@ import signal
 
 
 def start() -> None:
-    """Run the process's own command line; Ctrl-C ends it at once, and without a traceback, while its modules are read."""
+    """Run the command line; during the imports, Ctrl-C ends the process without a traceback."""
     answer = signal.getsignal(signal.SIGINT)
     if answer is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

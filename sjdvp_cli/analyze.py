@@ -1,52 +1,61 @@
-"""`sjdvp analyze`: how distributions move while drafts wait, what prediction gains from it, what relaxed decoders cost."""
+"""`sjdvp analyze`: statistics of what decoders do, iteration by iteration."""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.jobs import ImageGenerator
-from sjdvp.profiles import Resolved, resolve
-from sjdvp_cli.compare import Output, Prompts, draw, parse_decoders, parse_sweep, read_given
-from sjdvp_cli.options import Settings, option, takes_options
+from sjdvp_cli.compare import Sweep, parse_decoders, resolver, run_comparison
+from sjdvp_cli.options import Progress, VariantSettings, option, takes_options
+from sjdvp_cli.prompts import Reading, Source, read_given
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
-    from sjdvp.compare import Request
+    from sjdvp.compare import ComparisonRequest
 
-_what = option("Analysis")
+_decoders, _output = map(option, ("Decoders", "Output"))
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """Which decoders are watched, and where the findings go."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis(Sweep):
+    """Which decoders are observed, and where the results go."""
 
     out: Annotated[
         Path,
-        _what("--out", "-o", metavar="DIR", help="A run folder for each decoder, and the page."),
+        _output(
+            "--out", "-o", metavar="DIR", help="Folder for the page and one run folder per decoder."
+        ),
     ]
     decoders: Annotated[
-        str, _what("--decoders", metavar="A,B,…", help="Decoders to watch; default sjd.")
+        str,
+        _decoders("--decoders", metavar="A,B,…", help="Decoders to observe."),
     ] = "sjd"
-    sweep: Annotated[
-        list[str] | None,
-        _what("--sweep", metavar="KEY=A,B,…", help="Each value of a decoder setting."),
-    ] = None
     grids: Annotated[
-        bool, _what("--grids", help="Also vary window, N, L, decay and beta of prediction.")
+        bool, _decoders("--grids", help="Also vary window, N, L, decay and beta of the prediction.")
     ] = False
 
 
 @takes_options
-def command(*, analysis: Analysis, prompts: Prompts, settings: Settings, output: Output) -> int:
-    """Observer decoders: how distributions move, what prediction gains, what relaxing costs."""
+def command(
+    *,
+    analysis: Analysis,
+    source: Source,
+    reading: Reading,
+    settings: VariantSettings,
+    output: Progress,
+) -> int:
+    """Observe decoders: how distributions change between iterations, and what prediction gains.
+
+    Also what relaxed verifiers cost in likelihood. Times are not measured here: see compare, bench.
+    """
     from sjdvp.analysis.notes import notes_path, read_notes
     from sjdvp.analysis.page import write_page
     from sjdvp.analysis.summary import Account, as_json, tables
@@ -54,55 +63,49 @@ def command(*, analysis: Analysis, prompts: Prompts, settings: Settings, output:
     from sjdvp.report.load import load_runs
     from sjdvp.runs.atomic import advice
 
-    request = _request(analysis, prompts, settings)
+    request = _request(analysis, source, reading, settings)
     folders = variant_folders(request)
     notes = [notes_path(folder) for folder in folders]
-    code = draw(request, output, lambda configs: open_watched(configs, notes))
+    code = run_comparison(request, output, lambda configs: open_watched(configs, notes))
     runs = load_runs(folders)
-    account = Account.of(runs, read_notes(runs))
-    found = as_json(account)
+    analyzed = Account.of(runs, read_notes(runs))
+    found = as_json(analyzed)
     if output.as_json:
         typer.echo(json.dumps(found))
     else:
-        for i, table in enumerate(tables(account)):
+        for i, table in enumerate(tables(analyzed)):
             typer.echo("\n" * (i > 0) + table.title)
             show_table(table.headings, table.rows)
-    with advice("make room, then run the same command: what is drawn stays"):
-        written = write_page(account, found, request.out / "analysis.html")
+    with advice("free some space, then run the same command: finished images are kept"):
+        written = write_page(analyzed, found, request.out / "analysis.html")
     for path in written:
         typer.echo(f"sjdvp: wrote {path}", err=True)
     return code
 
 
-def _request(analysis: Analysis, prompts: Prompts, settings: Settings) -> "Request":
+def _request(
+    analysis: Analysis, source: Source, reading: Reading, settings: VariantSettings
+) -> "ComparisonRequest":
     from sjdvp.analysis.variants import plan
-    from sjdvp.compare import Request
+    from sjdvp.compare import ComparisonRequest
     from sjdvp.runs.sharding import Selection
 
-    if settings.decoder:
-        raise ConfigError(
-            f"--decoder {settings.decoder}: a analysis has several", "give --decoders A,B,…"
-        )
-    overrides = {"run.batch_size": "1"} | settings.overrides()
-
-    def with_settings(more: Mapping[str, Any]) -> Resolved:
-        return resolve(settings.profile, {**overrides, **more})
-
-    sweep = dict(parse_sweep(text) for text in analysis.sweep or [])
     variants = plan(
-        parse_decoders(analysis.decoders), sweep, grids=analysis.grids, resolve=with_settings
+        parse_decoders(analysis.decoders),
+        analysis.values(),
+        grids=analysis.grids,
+        resolve=resolver(settings),
     )
     if any(variant.config.sampling.temperature == 0 for variant in variants):
         raise ConfigError(
-            "temperature 0 has no distributions to watch, only likeliest tokens",
+            "analyze needs a temperature above 0: greedy decoding uses no distributions",
             "leave out jacobi and --temperature 0",
         )
-    selection = Selection(None, prompts.limit)
-    return Request(
+    return ComparisonRequest(
         variants,
         analysis.out,
-        read_given(prompts),
-        selection,
+        read_given(source, reading),
+        Selection(None, analysis.limit),
         warmup=0,
         argv=("sjdvp", *sys.argv[1:]),
     )
@@ -111,7 +114,7 @@ def _request(analysis: Analysis, prompts: Prompts, settings: Settings) -> "Reque
 def open_watched(
     configs: Sequence[RunConfig], notes: Sequence[Path]
 ) -> AbstractContextManager[Sequence[ImageGenerator]]:
-    """Load the watched engines; torch is imported here and not before."""
+    """Load the observed engines; torch is imported here and not before."""
     from sjdvp.analysis.observer import open_watched
 
     return open_watched(configs, notes)

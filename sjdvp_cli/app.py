@@ -1,11 +1,13 @@
-"""The entry point: the table of commands, and the one place where an error becomes a line on stderr and an exit code.
+"""The entry point: the table of commands, and where an error becomes a message and an exit code.
 
-A command is one file with a function `command` (its docstring is the help) and one line in `COMMANDS`. Files of commands are
-imported on use, and import what is heavy inside the function, so that help and mistakes answer at once.
+A command is one file with a function `command` (its docstring is the help) and one line in
+`COMMANDS`. Files of commands are imported when they are used, and import heavy packages inside
+their functions, so that help and mistakes answer at once.
 """
 
 import gc
 import importlib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -16,11 +18,11 @@ from typer.core import TyperCommand, TyperGroup
 from sjdvp import __version__
 from sjdvp.errors import ConfigError, SjdvpError
 from sjdvp_cli.errors import explain, report
-from sjdvp_cli.options import at_home
+from sjdvp_cli.options import expands_home
 from sjdvp_cli.streams import StdoutError, prepare_streams, silence_stdout
 
-# Python looks for dead cycles after every 700 new objects. Importing torch and transformers makes 400,000 that stay: walking them
-# again and again takes a sixteenth of the time to the first image.
+# Python searches for garbage cycles after every 700 new objects. Importing torch and transformers
+# makes 400,000 that stay; searching them again and again takes 6 % of the time to the first image.
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 COMMANDS = {
@@ -39,28 +41,37 @@ COMMANDS = {
     "doctor": "sjdvp_cli.doctor",
 }
 
-CLOSED_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
+CLOSED_PIPE = 141  # as of a program that SIGPIPE ended
 INTERRUPTED = 130
-LOST_DATA = 1  # what was asked for on stdout could not be written there
+LOST_DATA = 1  # stdout could not be written
+
+
+# Headings in the help, in order; a command has some of them.
+PANELS = (
+    *("Arguments", "Prompts", "Images", "Rows", "Decoders", "Measurement", "Array", "Each task"),
+    *("Settings", "Model", "Sampling", "Decoding", "Running", "Output"),
+)
+_WORDED_DEFAULT = re.compile(r"\[default: \(([^()]*)\)")  # click puts words in brackets
 
 
 class GroupedCommand(TyperCommand):
     """A command whose help lists its options under headings, in plain text."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the options of each heading, and those without one."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        """Write the arguments, the options under each heading, and the other options."""
+        sections: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
         other = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is None:
                 continue
+            name, text = record[0], _WORDED_DEFAULT.sub(r"[default: \1", record[1])
             if parameter.param_type_name == "argument":
-                sections["Arguments"].append((parameter.metavar or record[0], record[1]))
+                sections["Arguments"].append((parameter.metavar or name, text))
             elif panel := getattr(parameter, "rich_help_panel", None):
-                sections.setdefault(panel, []).append(record)
+                sections.setdefault(panel, []).append((name, text))
             else:
-                other.append(record)
+                other.append((name, text))
         for title, records in {**sections, "Other": other}.items():
             if records:
                 with formatter.section(title):
@@ -68,12 +79,12 @@ class GroupedCommand(TyperCommand):
 
 
 class CommandTable(Mapping[str, Any]):
-    """`COMMANDS`, imported one by one as they are asked for."""
+    """`COMMANDS`, each imported when it is used."""
 
     def __getitem__(self, name: str) -> Any:
         one = typer.Typer(add_completion=False, rich_markup_mode=None)
         one.command(name, cls=GroupedCommand)(
-            at_home(importlib.import_module(COMMANDS[name]).command)
+            expands_home(importlib.import_module(COMMANDS[name]).command)
         )
         return typer.main.get_command(one)
 
@@ -105,7 +116,11 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Draw images for a file of prompts with autoregressive models, several tokens a forward, exactly as the model would."""
+    """Generate images for a file of prompts with autoregressive models.
+
+    Speculative Jacobi decoding accepts several tokens per forward pass. The default decoder is
+    lossless: its output distribution is exactly that of ordinary sampling.
+    """
 
 
 def build() -> Any:
@@ -116,21 +131,20 @@ def build() -> Any:
         rich_markup_mode=None,
         context_settings={
             "help_option_names": ["-h", "--help"],
-            "token_normalize_func": lambda name: name.replace(
-                "_", "-"
-            ),  # --cfg_scale is --cfg-scale
+            # --cfg_scale is --cfg-scale
+            "token_normalize_func": lambda name: name.replace("_", "-"),
             "max_content_width": 110,
         },
     )
-    app.callback(epilog="`sjdvp COMMAND --help` explains a command.")(root)
+    app.callback(epilog="`sjdvp COMMAND --help` shows the options of a command.")(root)
     return typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line and return its exit code; only a bug raises."""
+    """Run one command line and return its exit code; only a bug raises."""
     try:
         _refuse_empty(arguments)
-        with build().make_context("sjdvp", list(arguments)) as context:
+        with build().make_context("sjdvp", list(arguments) or ["--help"]) as context:
             code = context.command.invoke(context)
         sys.stdout.flush()
         return int(code or 0)
@@ -146,8 +160,8 @@ def run(arguments: Sequence[str]) -> int:
     except StdoutError as error:
         silence_stdout()
         return report(
-            f"stdout cannot be written: {error.strerror}",
-            "make room, or send it elsewhere",
+            f"cannot write to stdout: {error.strerror}",
+            "free some space, or redirect it elsewhere",
             LOST_DATA,
         )
     except KeyboardInterrupt:
@@ -155,16 +169,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """Refuse what a variable that is not set leaves behind: as a folder, "" would be the one we are in. A prompt may be empty."""
+    """Refuse the empty text that an unset shell variable leaves, except as a prompt.
+
+    As a folder, "" would be the current one.
+    """
     for before, word in zip(["", *arguments], arguments, strict=False):
         if (word == "" and before != "--prompt") or (
             word.startswith("--") and word.endswith("=") and word != "--prompt="
         ):
             where = word.rstrip("=") or before or "the first argument"
-            raise ConfigError(
-                f"{where}: nothing is given, only an empty text",
-                "is a variable of the shell not set?",
-            )
+            raise ConfigError(f"{where} is empty", "is a shell variable in the command not set?")
 
 
 def main() -> None:

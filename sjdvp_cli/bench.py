@@ -1,4 +1,4 @@
-"""`sjdvp bench`: how fast this machine decodes."""
+"""`sjdvp bench`: how long a decode step takes on this machine."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import typer
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError, DeviceError
-from sjdvp_cli.options import Settings, option, takes_options
+from sjdvp_cli.options import PROFILE, DecoderSettings, option, takes_options
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
@@ -21,37 +21,51 @@ if TYPE_CHECKING:
 
 _what = option("Measurement")
 _HEADINGS = (
-    "batch", "window", "step ms", "± ms", "forward ms", "step/forward", "weights ms", "memory ms", "arithmetic ms", "step/roof",
-    "tokens/forward", "images/s", "MiB/row",
+    "batch", "window", "step ms", "± ms", "forward ms", "step/forward", "weights ms", "memory ms",
+    "arithmetic ms", "step/roof", "tokens/NFE", "images/s", "MiB/slot",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is measured."""
+    """What is measured, and on which weights."""
 
     batch_sizes: Annotated[
-        str, _what("--batch-sizes", metavar="N,N,…", help="Images in flight; default 1,2,4,8.")
+        str,
+        _what(
+            "--batch-sizes", metavar="N,N,…", help="Images decoded at the same time, one by one."
+        ),
     ] = "1,2,4,8"
     windows: Annotated[
-        str | None, _what("--windows", metavar="N,N,…", help="Default: the profile's.")
+        str | None,
+        _what(
+            "--windows",
+            metavar="N,N,…",
+            help="Tokens verified per forward pass, one by one.",
+            show_default=PROFILE,
+        ),
     ] = None
     steps: Annotated[
-        int, _what("--steps", metavar="N", min=5, help="Steps timed at each point; default 20.")
+        int, _what("--steps", metavar="N", min=5, help="Decode steps that are timed per point.")
     ] = 20
     random_weights: Annotated[
         Literal["full", "tiny"] | None,
         _what(
             "--random-weights",
-            help="No weights needed: the shape of the profile's model, or a tiny one with its grid.",
+            metavar="full|tiny",
+            help="Need no weights: the shape of the profile's model, or a tiny one.",
+            show_default="real weights",
         ),
     ] = None
-    as_json: Annotated[bool, _what("--json", help="No table, only the JSON object.")] = False
+    as_json: Annotated[bool, _what("--json", help="Print only the JSON object, no table.")] = False
 
 
 @takes_options
-def command(measurement: Measurement, settings: Settings) -> int:
-    """Measure a decoding step: time, overhead, roofline; one JSON line last."""
+def command(measurement: Measurement, settings: DecoderSettings) -> int:
+    """Measure the time of a decode step against the bare forward pass and the hardware's limits.
+
+    The last line on stdout is one JSON object.
+    """
     config = settings.resolve().config
     batch_sizes = read_numbers("--batch-sizes", measurement.batch_sizes)
     chosen = measurement.windows is not None and config.decoder.preset != "ar"
@@ -70,13 +84,13 @@ def command(measurement: Measurement, settings: Settings) -> int:
     }
     for batch_size, window in sorted(left_out):
         typer.echo(
-            f"sjdvp: batch {batch_size}, window {window}: more than the free memory holds; left out",
+            f"sjdvp: left out: batch {batch_size}, window {window} needs more memory than is free",
             err=True,
         )
     if not points:
         raise DeviceError(
-            "no point of these fits into the memory",
-            "give smaller --batch-sizes; see `sjdvp doctor`",
+            "none of these batch sizes fits into the memory",
+            "give smaller --batch-sizes; see sjdvp doctor",
         )
     if trained:
         remember(config, model.device, points)
@@ -116,7 +130,7 @@ def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> 
         return load_model(config)
     if config.run.device_map:
         raise ConfigError(
-            "random weights go to one device", "leave --device-map out", "run.device_map"
+            "random weights run on one device", "leave out --device-map", "run.device_map"
         )
     device: torch.device = pick_device(config.run.device)
     shape = shape_of(config.profile)

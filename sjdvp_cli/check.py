@@ -1,4 +1,4 @@
-"""`sjdvp check`: whether a run folder is whole."""
+"""`sjdvp check`: whether a run folder is complete."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ def command(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Check a run folder; exit 1 when it has gaps."""
+    """Check a run folder: every image present, readable and as logged; exit 1 when not."""
     from sjdvp.runs.check import check_folder
 
     found = check_folder(out)
@@ -22,12 +22,12 @@ def command(
     else:
         groups = {"missing": found.missing, "corrupt": found.corrupt, "foreign": found.foreign}
         show_table(
-            ["what", "file", "reason"],
+            ["problem", "file", "reason"],
             [[name, f.file, f.reason] for name, group in groups.items() for f in group],
         )
         counts = ", ".join(f"{len(group)} {name}" for name, group in groups.items() if group)
         advice = (
-            "; delete what is corrupt and draw again: the same command draws what is not there"
+            "; delete the corrupt files, then run the same command to generate them again"
             if found.corrupt
             else ""
         )

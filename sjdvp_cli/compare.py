@@ -15,153 +15,144 @@ from sjdvp.errors import ConfigError
 from sjdvp.events import Event, RunFinished
 from sjdvp.jobs import ImageGenerator
 from sjdvp.profiles import Resolved, resolve
-from sjdvp_cli.live import Mode, closing_line, watch
-from sjdvp_cli.options import Format, Settings, option, takes_options
-from sjdvp_cli.prompts import read_whole
+from sjdvp_cli.live import closing_line, watch
+from sjdvp_cli.options import Progress, VariantSettings, option, takes_options
+from sjdvp_cli.prompts import Reading, Source, read_given
 from sjdvp_cli.report import show_lines, write_files
 
 if TYPE_CHECKING:
-    from sjdvp.compare import OpenGenerators, Request
-    from sjdvp.runs.prompts import PromptSet
+    from sjdvp.compare import ComparisonRequest, OpenGenerators, Resolve
 
-_what, _prompts, _output = map(option, ("Comparison", "Prompts", "Output"))
+_decoders, _prompts, _output = map(option, ("Decoders", "Prompts", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Sweep:
+    """Which decoders take turns, and on how many prompts."""
+
+    sweep: Annotated[
+        list[str] | None,
+        _decoders(
+            "--sweep",
+            metavar="KEY=A,B,…",
+            help="Try each value of a decoder setting, such as window=8,16; may be repeated.",
+            show_default="none",
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        _prompts(
+            "--limit",
+            metavar="N",
+            min=1,
+            help="Only the first N rows of the prompts.",
+            show_default="all rows",
+        ),
+    ] = None
+
+    def values(self) -> dict[str, list[str]]:
+        """Return the values of each setting that is varied."""
+        return dict(parse_sweep(text) for text in self.sweep or [])
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Sweep):
     """What is compared, and where it goes."""
 
     decoders: Annotated[
-        str | None, _what("--decoders", metavar="A,B,…", help="Decoders that take turns.")
-    ] = None
-    sweep: Annotated[
-        list[str] | None,
-        _what("--sweep", metavar="KEY=A,B,…", help="Each value of a decoder setting."),
+        str | None,
+        _decoders(
+            "--decoders",
+            metavar="A,B,…",
+            help="Decoders to compare, such as ar,sjd,sjdvp,sjdvp-adaptive.",
+            show_default="none",
+        ),
     ] = None
     out: Annotated[
         Path | None,
-        _what("--out", "-o", metavar="DIR", help="A run folder for each decoder, and the page."),
+        _output(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Folder for the report and one run folder per decoder.",
+            show_default="none",
+        ),
     ] = None
     warmup: Annotated[
-        int, _what("--warmup", metavar="N", min=0, help="Images drawn before measuring; default 1.")
+        int,
+        _decoders("--warmup", metavar="N", min=0, help="Images per decoder that are not measured."),
     ] = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """Where prompts come from."""
-
-    prompts: Annotated[
-        Path | None,
-        _prompts("--prompts", metavar="FILE|DIR|-", help="File or folder; - reads stdin."),
-    ] = None
-    prompt: Annotated[
-        list[str] | None, _prompts("--prompt", metavar="TEXT", help="A prompt; may be repeated.")
-    ] = None
-    format: Annotated[
-        Format, _prompts("--format", help="What the file is; auto goes by name and content.")
-    ] = "auto"
-    column: Annotated[
-        str | None,
-        _prompts("--column", metavar="NAME", help="Column or key that holds the prompt."),
-    ] = None
-    limit: Annotated[
-        int | None, _prompts("--limit", metavar="N", min=1, help="Only the first N rows.")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What is shown and printed."""
-
-    as_json: Annotated[bool, _output("--json", help="One JSON object on stdout at the end.")] = (
-        False
-    )
-    progress: Annotated[Mode, _output("--progress", help="How progress is shown on stderr.")] = (
-        "auto"
-    )
-    quiet: Annotated[
-        bool, _output("--quiet", "-q", help="Only warnings, failures and the last line.")
-    ] = False
 
 
 @takes_options
 def command(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="Finished run folders, drawn before."),
+        typer.Argument(metavar="[RUN]...", help="Finished run folders, instead of --decoders."),
     ] = None,
     *,
     comparison: Comparison,
-    prompts: Prompts,
-    settings: Settings,
-    output: Output,
+    source: Source,
+    reading: Reading,
+    settings: VariantSettings,
+    output: Progress,
 ) -> int:
-    """Compare decoders: the same prompts, seeds and device, in turns."""
+    """Compare decoders on the same prompts, seeds and device: table, JSON and HTML report.
+
+    The decoders take turns, one batch each, so that a slow moment of the machine affects all alike.
+    """
     from sjdvp.compare import variant_folders
 
     code = 0
     if not folders:
-        request = _request(comparison, prompts, settings)
-        code = draw(request, output, open_generators)
+        request = _request(comparison, source, reading, settings)
+        code = run_comparison(request, output, open_generators)
         folders = variant_folders(request)
-    elif comparison.decoders or prompts.prompts or prompts.prompt:
+    elif comparison.decoders or source.prompts or source.prompt:
         raise ConfigError(
-            "finished folders are compared as they are",
-            "leave --decoders and --prompts out, or the folders",
+            "finished run folders take no --decoders and no prompts", "give one or the other"
         )
     _show(folders, comparison.out, as_json=output.as_json)
     return code
 
 
-def _request(comparison: Comparison, given: Prompts, settings: Settings) -> "Request":
-    from sjdvp.compare import Request, plan_variants
+def _request(
+    comparison: Comparison, source: Source, reading: Reading, settings: VariantSettings
+) -> "ComparisonRequest":
+    from sjdvp.compare import ComparisonRequest, plan_variants
     from sjdvp.runs.sharding import Selection
 
     if not (comparison.decoders and comparison.out):
         raise ConfigError(
             "compare needs --decoders and --out, or finished run folders",
-            "for example --decoders ar,sjd,sjdvp",
+            "for example sjdvp compare --decoders ar,sjd,sjdvp --prompts prompts.txt --out cmp",
         )
-    if settings.decoder:
-        raise ConfigError(
-            f"--decoder {settings.decoder}: a comparison has several", "give --decoders A,B,…"
-        )
-    overrides = {"run.batch_size": "1"} | settings.overrides()
-
-    def with_settings(more: Mapping[str, Any]) -> Resolved:
-        return resolve(settings.profile, {**overrides, **more})
-
-    sweep = dict(parse_sweep(text) for text in comparison.sweep or [])
-    variants = plan_variants(parse_decoders(comparison.decoders), sweep, with_settings)
-    selection = Selection(None, given.limit)
-    return Request(
+    names = parse_decoders(comparison.decoders)
+    variants = plan_variants(names, comparison.values(), resolver(settings))
+    return ComparisonRequest(
         variants,
         comparison.out,
-        read_given(given),
-        selection,
+        read_given(source, reading),
+        Selection(None, comparison.limit),
         comparison.warmup,
         ("sjdvp", *sys.argv[1:]),
     )
 
 
-def read_given(given: Prompts) -> "PromptSet":
-    """Read the prompts that the flags name."""
-    from sjdvp.runs.prompts import inline_prompts
+def resolver(settings: VariantSettings) -> "Resolve":
+    """Return a function that resolves a variant: the flags, and its own values above them."""
+    overrides = {"run.batch_size": "1"} | settings.overrides()
 
-    if bool(given.prompts) == bool(given.prompt):
-        raise ConfigError(
-            "prompts come from either --prompts or --prompt", "for example --prompts prompts.txt"
-        )
-    return (
-        read_whole(given.prompts, given.format, given.column)
-        if given.prompts
-        else inline_prompts(given.prompt or ())
-    )
+    def with_settings(more: Mapping[str, Any]) -> Resolved:
+        return resolve(settings.profile, {**overrides, **more})
+
+    return with_settings
 
 
-def draw(request: "Request", output: Output, open_generators: "OpenGenerators") -> int:
-    """Draw the images of a comparison, showing how it goes; returns the exit code."""
+def run_comparison(
+    request: "ComparisonRequest", output: Progress, open_generators: "OpenGenerators"
+) -> int:
+    """Generate the images of a comparison and show the progress; returns the exit code."""
     from sjdvp.compare import compare
 
     ends: list[Mapping[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`sjdvp doctor`: whether this machine is ready for a profile."""
+"""`sjdvp doctor`: whether this machine can run a profile."""
 
 import importlib.metadata
 import json
@@ -11,10 +11,10 @@ import typer
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import SjdvpError
-from sjdvp_cli.options import Settings, takes_options
+from sjdvp_cli.options import DecoderSettings, takes_options
 from sjdvp_cli.tables import show_table
 
-_WIDEST = 32  # the window that `auto` may come to
+_WIDEST = 32  # the largest window that `auto` may choose
 PACKAGES = (
     "torch",
     "transformers",
@@ -28,10 +28,10 @@ PACKAGES = (
 
 @takes_options
 def command(
-    settings: Settings,
+    settings: DecoderSettings,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Tell what this machine has and what is missing."""
+    """Show devices, versions, weights and memory, and what is missing for a profile."""
     config = settings.resolve().config
     problem, loading = _loading(config)
     facts = {
@@ -41,19 +41,19 @@ def command(
         **{name: importlib.metadata.version(name) for name in PACKAGES},
         **_devices(),
         "profile": config.profile,
-        "licence": config.model.licence or "not said",
+        "licence": config.model.licence or "not given",
         **loading,
         "ready": problem or "yes",
     }
     if as_json:
         typer.echo(json.dumps(facts))
     else:
-        show_table(["what", "found"], list(facts.items()))
+        show_table(["item", "found"], list(facts.items()))
     return 2 if problem else 0
 
 
 def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
-    """Return what would go wrong in loading, if anything, and what would be loaded, from where, and what it takes."""
+    """Return what would stop the loading, or "", and what would be loaded and its memory."""
     from sjdvp.engine.loading import plan_loading
 
     if config.decoder.window == "auto":
@@ -68,17 +68,19 @@ def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
         if getattr(model, field)
     }
     facts = {
-        "weights": f"{model.path or 'in the package'}{f', revision {model.revision}' if model.revision else ''}",
+        "weights": (model.path or "in the package")
+        + (f", revision {model.revision}" if model.revision else ""),
         **others,
-        "memory": f"{_bytes(need.weights)} for all that is loaded",
-        "an image": f"{_bytes(need.cache)} for keys and values, {_bytes(need.distributions)} for distributions (window {config.decoder.window})",
+        "memory": f"{_bytes(need.weights)} for the weights",
+        "memory per image": f"{_bytes(need.cache)} KV cache, {_bytes(need.distributions)} "
+        f"probabilities (window {config.decoder.window})",
         "largest batch": str(need.largest_batch),
     }
-    return "" if need.largest_batch else f"does not fit: {_bytes(need.free)} are free", facts
+    return "" if need.largest_batch else f"does not fit: only {_bytes(need.free)} are free", facts
 
 
 def _devices() -> dict[str, str]:
-    """Return a line for each device."""
+    """Return one line per device."""
     import torch
 
     size = os.sysconf("SC_PAGE_SIZE")

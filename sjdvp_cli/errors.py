@@ -1,26 +1,24 @@
-"""What a person sees when something is wrong: one line, and one of advice."""
+"""Error messages: one sentence, and one line with a hint."""
 
 import os
 import re
 
 import typer
 
-# Words of the library that checks the values of flags, and ours.
+# Wording of the library that checks the values of flags, and ours.
 _WORDS = (
     (r"Input should be a valid integer.*", "it must be a whole number"),
     (r"Input should be greater than or equal to (\S+)", r"it must be \1 or more"),
     (r"\. Choose from: ", ": one of "),
 )
 
-# Flags of other image programs, and what to do here instead.
-_NO_STEPS = (
-    "an autoregressive model has no denoising steps; speed is a matter of --decoder and --window"
-)
+# Flags of other image programs, and what to do instead.
+_NO_STEPS = "autoregressive models have no denoising steps; --decoder and --window set the speed"
 ADVICE = {
     "--steps": _NO_STEPS,
     "--num-inference-steps": _NO_STEPS,
-    "--negative-prompt": "these models take no negative prompt; --cfg-scale sets how strictly the prompt is followed",
-    "--lora": "adapters are not loaded; merge it into the weights and give the result as --model",
+    "--negative-prompt": "these models take no negative prompt; see --cfg-scale",
+    "--lora": "adapters cannot be loaded; merge it into the weights and give the result as --model",
 }
 
 
@@ -42,13 +40,12 @@ def explain(error: typer.TyperException) -> tuple[str, str]:
     if near:
         return _plain(error.message), f"did you mean {' or '.join(sorted(near))}?"
     context = getattr(error, "ctx", None)
-    return _plain(
-        error.format_message()
-    ), f"`{context.command_path if context else 'sjdvp'} --help` lists what there is"
+    command = context.command_path if context else "sjdvp"
+    return _plain(error.format_message()), f"`{command} --help` shows all options"
 
 
 def _plain(message: str) -> str:
-    """Word typer's message as ours are: one line, no capital, no full stop, no word of the library that checked it."""
+    """Reword a message of typer: one line, no capital, no full stop."""
     message = " ".join(message.split()).replace("Value error, ", "").rstrip(".")
     for theirs, ours in _WORDS:
         message = re.sub(theirs, ours, message)

@@ -19,28 +19,38 @@ def command(
         typer.Argument(metavar="DIR...", help="Run folders, or the folder of a comparison."),
     ],
     clip: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="CLIP weights, a folder of transformers.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="CLIP weights in the transformers format.", show_default="none"
+        ),
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Images to measure the distance to.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Images to measure the Fréchet distance to.", show_default="none"
+        ),
     ] = None,
     inception: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Inception weights of torch-fidelity, for FID."),
+        typer.Option(
+            metavar="FILE",
+            help="Inception weights of torch-fidelity, for FID.",
+            show_default="none",
+        ),
     ] = None,
     device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")
+        str, typer.Option(metavar="auto|cpu|cuda", help="Device of the models.")
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Measure images: CLIP score, distance to others; needs sjdvp[eval]."""
+    """Measure image quality: CLIP score and Fréchet distance; needs sjdvp[eval]."""
     if not clip and not inception:
         raise ConfigError(
             "eval needs --clip or --inception",
             "CLIP score: --clip DIR; FID: --inception FILE --reference DIR",
         )
     if inception and not reference:
-        raise ConfigError("--inception needs --reference", "FID is a distance to other images")
+        raise ConfigError("--inception needs --reference", "FID is a distance to reference images")
     from sjdvp.engine.devices import pick_device
     from sjdvp.quality import measure
 

@@ -1,9 +1,11 @@
-"""`sjdvp export`: finished images in the folder shape that an evaluator wants."""
+"""`sjdvp export`: finished images in the folder layout of a benchmark."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from sjdvp.text import counted
 
 
 def command(
@@ -11,23 +13,26 @@ def command(
     *,
     layout: Annotated[
         Literal["geneval", "t2i-compbench", "dpg", "hpsv2", "flat", "imagefolder"],
-        typer.Option(help="Whose folder shape.", show_default=False),
+        typer.Option(help="Layout to write.", show_default=False),
     ],
     target: Annotated[
         Path | None,
         typer.Option(
-            "--to", metavar="DIR", help="Where; default: export-LAYOUT in the run folder."
+            "--to",
+            metavar="DIR",
+            help="Folder to write.",
+            show_default="export-LAYOUT in the run folder",
         ),
     ] = None,
 ) -> int:
-    """Lay images out as an evaluator wants them."""
+    """Write finished images in the folder layout of a benchmark, as hard links."""
     from sjdvp.runs.atomic import advice
     from sjdvp.runs.export import export_folder
 
     target = target or out / f"export-{layout}"
-    with advice("make room, or export elsewhere: --to DIR"):
+    with advice("free some space, or export elsewhere: --to DIR"):
         done = export_folder(out, target, layout)
     for reason in done.left_out:
         typer.echo(f"sjdvp: left out: {reason}", err=True)
-    typer.echo(f"sjdvp: {done.written} images in {target}", err=True)
+    typer.echo(f"sjdvp: {counted(done.written, 'image')} in {target}", err=True)
     return 1 if done.left_out else 0

@@ -1,4 +1,4 @@
-"""`sjdvp generate`: the main job."""
+"""`sjdvp generate`: prompts in, images and a log out."""
 
 import os
 import signal
@@ -11,134 +11,134 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import BusyError, ConfigError, Interrupted, SjdvpError, SlurmError
+from sjdvp.errors import BusyError, Interrupted, SjdvpError, SlurmError
 from sjdvp.events import Event, Listener, Note, one_at_a_time
 from sjdvp.jobs import ImageGenerator
 from sjdvp_cli.errors import report
-from sjdvp_cli.live import Mode, closing_line, watch
+from sjdvp_cli.live import closing_line, watch
 from sjdvp_cli.log_rows import data_lines
-from sjdvp_cli.options import Format, Settings, expanded, option, takes_options
+from sjdvp_cli.options import Progress, Settings, option, takes_options
 from sjdvp_cli.processes import Processes
+from sjdvp_cli.prompts import Reading, Source
 
 if TYPE_CHECKING:
     from sjdvp.generate import Request
 
-_prompts, _images, _output = map(option, ("Prompts", "Images", "Output"))
-_BEFORE = 2  # the exit code of what is wrong before the first image: running the same command again would not help
-_RETRY = "--retry-failed/--no-retry-failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where prompts come from."""
-
-    prompts: Annotated[
-        str | None,
-        _prompts("--prompts", metavar="FILE|DIR|-", help="File or folder; - reads stdin."),
-    ] = None
-    prompt: Annotated[
-        list[str] | None, _prompts("--prompt", metavar="TEXT", help="A prompt; may be repeated.")
-    ] = None
-    format: Annotated[
-        Format, _prompts("--format", help="What the file is; auto goes by name and content.")
-    ] = "auto"
-    column: Annotated[
-        str | None,
-        _prompts("--column", metavar="NAME", help="Column or key that holds the prompt."),
-    ] = None
-
-    @property
-    def path(self) -> Path | None:
-        """The prompt file, when there is one."""
-        return expanded(Path(self.prompts)) if self.prompts and self.prompts != "-" else None
+_images, _rows, _output = map(option, ("Images", "Rows", "Output"))
+_BEFORE = 2  # exit code of a problem found before generation: running again would not help
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Where images go, and which part of them is this command's."""
+    """Where images go, and which part of them is made by this command."""
 
     out: Annotated[
         Path,
-        _images(
-            "--out", "-o", metavar="DIR", help="Run folder: made when absent, resumed when not."
-        ),
+        _images("--out", "-o", metavar="DIR", help="Run folder: created if absent, else resumed."),
     ]
     shard: Annotated[
         str,
         _images(
-            "--shard", metavar="K/N|auto", help="Part K (from 0) of N; auto: SLURM or torchrun."
+            "--shard",
+            metavar="K/N|auto",
+            help="Part K (from 0) of N; auto reads it from SLURM or torchrun.",
         ),
     ] = "0/1"
     skip_if_running: Annotated[
-        bool, _images("--skip-if-running", help="Exit 0 when this part is being drawn already.")
+        bool,
+        _images(
+            "--skip-if-running",
+            help="Exit 0 when another process is already generating this part.",
+        ),
     ] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which rows of the prompt file, and what of them is drawn."""
+    """Which rows of the prompt file, and which of their images are generated."""
 
     indices: Annotated[
-        str | None, _images("--indices", metavar="3,10-20", help="Only these rows.")
+        str | None,
+        _rows(
+            "--indices", metavar="3,10-20", help="Only these prompt rows.", show_default="all rows"
+        ),
     ] = None
     limit: Annotated[
-        int | None, _images("--limit", metavar="N", min=0, help="Only the first N rows.")
+        int | None,
+        _rows(
+            "--limit",
+            metavar="N",
+            min=0,
+            help="Only the first N prompt rows.",
+            show_default="all rows",
+        ),
     ] = None
-    overwrite: Annotated[bool, _images("--overwrite", help="Draw again what is there.")] = False
+    overwrite: Annotated[
+        bool, _rows("--overwrite", help="Generate images again that exist already.")
+    ] = False
     retry_failed: Annotated[
-        bool, _images(_RETRY, help="Try again what failed before (the default).")
+        bool,
+        _rows(
+            "--retry-failed/--no-retry-failed",
+            help="Try images again that failed in an earlier run.",
+            show_default="--retry-failed",
+        ),
     ] = True
-    fail_fast: Annotated[bool, _images("--fail-fast", help="Stop at the first failed image.")] = (
-        False
-    )
+    fail_fast: Annotated[bool, _rows("--fail-fast", help="Stop at the first failed image.")] = False
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class Output(Progress):
     """What is shown and printed."""
 
     dry_run: Annotated[
         bool,
         _output(
             "--dry-run",
-            help="Check prompts, settings and folder, print the plan; no model is opened.",
+            help="Check prompts, settings and folder, and print the plan; no model is loaded.",
         ),
     ] = False
     log: Annotated[
-        str | None, _output("--log", metavar="FILE|-", help="A copy of each log row; - is stdout.")
+        str | None,
+        _output(
+            "--log",
+            metavar="FILE|-",
+            help="Also write each log row to this file; - is stdout.",
+            show_default="none",
+        ),
     ] = None
     printed: Annotated[
-        Literal["paths"] | None, _output("--print", help="Print each finished image on stdout.")
+        Literal["paths"] | None,
+        _output(
+            "--print",
+            metavar="paths",
+            help="Print the path of each finished image on stdout.",
+            show_default="none",
+        ),
     ] = None
     null: Annotated[
-        bool, _output("--null", "-0", help="Like --print paths, each ended by NUL.")
+        bool, _output("--null", "-0", help="As --print paths, each ended by a NUL character.")
     ] = False
-    as_json: Annotated[bool, _output("--json", help="One JSON object on stdout at the end.")] = (
+    verbose: Annotated[bool, _output("--verbose", "-v", help="Print a line for each image.")] = (
         False
     )
-    progress: Annotated[Mode, _output("--progress", help="How progress is shown on stderr.")] = (
-        "auto"
-    )
-    quiet: Annotated[
-        bool, _output("--quiet", "-q", help="Only warnings, failures and the last line.")
-    ] = False
-    verbose: Annotated[bool, _output("--verbose", "-v", help="A line for each image.")] = False
 
 
 @takes_options
 def command(
     source: Source,
+    reading: Reading,
     images: Images,
     rows: Rows,
     settings: Settings,
     processes: Processes,
     output: Output,
 ) -> int:
-    """Draw images for a file of prompts; safe to run again."""
+    """Generate images for prompts. Safe to interrupt: the same command resumes."""
     resolved = settings.resolve()
     for note in resolved.notes:
         typer.echo(f"sjdvp: warning: {note}", err=True)
-    request = make_request(source, rows, resolved.config, images.out, images.shard)
+    request = make_request(source, reading, rows, resolved.config, images.out, images.shard)
     if output.dry_run:
         from sjdvp_cli.plan import show_plan
 
@@ -148,7 +148,7 @@ def command(
         images.out, log=output.log, paths=paths, null=output.null, summary=output.as_json
     ) as lines:
         try:
-            return _draw(request, processes, lines, output) or int(lines.lost)
+            return _generate(request, processes, lines, output) or int(lines.lost)
         except BusyError as error:
             if not images.skip_if_running:
                 raise
@@ -156,23 +156,22 @@ def command(
             return 0
 
 
-def make_request(source: Source, rows: Rows, config: RunConfig, out: Path, shard: str) -> "Request":
-    """Put what the flags say into a request; raises ConfigError."""
+def make_request(
+    source: Source, reading: Reading, rows: Rows, config: RunConfig, out: Path, shard: str
+) -> "Request":
+    """Return the request that the flags make; raises ConfigError."""
     from sjdvp.generate import Request
     from sjdvp.runs.sharding import Selection, parse_indices, parse_shard
 
-    if bool(source.prompts) == bool(source.prompt):
-        raise ConfigError(
-            "prompts come from either --prompts or --prompt", "for example --prompts prompts.txt"
-        )
+    source.check()
     return Request(
         config=config,
         out=out,
         prompts=source.path,
         inline=tuple(source.prompt or ()),
         stdin=sys.stdin.buffer if source.prompts == "-" else None,
-        format=source.format,
-        column=source.column,
+        format=reading.format,
+        column=reading.column,
         shard=parse_shard(shard, os.environ),
         selection=Selection(parse_indices(rows.indices) if rows.indices else None, rows.limit),
         overwrite=rows.overwrite,
@@ -182,12 +181,12 @@ def make_request(source: Source, rows: Rows, config: RunConfig, out: Path, shard
     )
 
 
-def _draw(request: "Request", processes: Processes, lines: Listener, output: Output) -> int:
-    """Run the job; an error that stops a run under way is told before the last line, which says how to go on."""
+def _generate(request: "Request", processes: Processes, lines: Listener, output: Output) -> int:
+    """Run the job; an error that stops a started run is printed before the last line."""
     from sjdvp.generate import generate
 
     stopped: SjdvpError | None = None
-    with watch(output.progress, quiet=output.quiet, verbose=output.verbose) as (standing, show):
+    with watch(output.progress, quiet=output.quiet, verbose=output.verbose) as (state, show):
 
         @one_at_a_time
         def listen(event: Event) -> None:
@@ -200,41 +199,39 @@ def _draw(request: "Request", processes: Processes, lines: Listener, output: Out
         try:
             code = generate(request, generator, listen, pick_window).exit_code
         except SjdvpError as error:
-            if standing.summary is None and not isinstance(error, Interrupted):
+            if state.summary is None and not isinstance(error, Interrupted):
                 raise
             stopped, code = error, error.exit_code
     interrupted = isinstance(stopped, Interrupted)
     if stopped and not interrupted:
         report(str(stopped), stopped.hint, code)
-    if standing.summary and (code != _BEFORE or standing.summary["ok"]):
+    if state.summary and (code != _BEFORE or state.summary["ok"]):
         typer.echo(
-            closing_line(
-                standing.summary, interrupted=interrupted, retry_failed=request.retry_failed
-            ),
+            closing_line(state.summary, interrupted=interrupted, retry_failed=request.retry_failed),
             err=True,
         )
     elif interrupted:
         typer.echo("sjdvp: interrupted", err=True)
     if isinstance(stopped, Interrupted) and stopped.signum == signal.SIGUSR1:
-        _put_back()
+        _requeue()
     return code
 
 
-def _put_back() -> None:
-    """Go back into the queue of SLURM, which has said (USR1) that the time is nearly up; all that is drawn is on disk."""
+def _requeue() -> None:
+    """Requeue the SLURM job after its signal USR1: the time limit is near; all images are saved."""
     from sjdvp.slurm.queue import own_job, requeue
 
     job = own_job(os.environ)
     if job:
-        typer.echo(f"sjdvp: the time is nearly up, job {job} goes back into the queue", err=True)
+        typer.echo(f"sjdvp: the time limit is near; job {job} is requeued", err=True)
         try:
             requeue(job)
         except SlurmError as error:
-            typer.echo(f"sjdvp: warning: {error}; send the job again to resume", err=True)
+            typer.echo(f"sjdvp: warning: {error}; submit the job again to resume", err=True)
 
 
 def pick_window(config: RunConfig) -> int:
-    """Settle `window: auto`; torch is imported here and not before."""
+    """Return the number that `window: auto` stands for; torch is imported here and not before."""
     from sjdvp.autotune import pick_window
 
     return pick_window(config, lambda message: typer.echo(f"sjdvp: {message}", err=True))

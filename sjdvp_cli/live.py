@@ -1,4 +1,4 @@
-"""Progress for people, on stderr: a bar on a terminal, otherwise one plain line every 30 seconds or 5 %."""
+"""Progress on stderr: a bar on a terminal, else one plain line every 30 seconds or 5 %."""
 
 import os
 import sys
@@ -6,32 +6,29 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
 from sjdvp.events import Event, ImageFinished, Note, RunFinished, RunStarted
 from sjdvp.runs.summary import Tally
-from sjdvp.text import printable, shortened
+from sjdvp.text import counted, printable, shortened
+from sjdvp_cli.options import Mode
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Mode = Literal["auto", "bar", "plain", "none"]
-
 PLAIN_SECONDS = 30.0
 PLAIN_SHARE = 0.05
-BAR_WIDTH = (
-    90  # columns: the figures take up to 75, and on a narrower terminal they matter more than a bar
-)
+BAR_WIDTH = 90  # columns; the numbers take up to 75, so a narrower terminal shows no bar
 
 
 @dataclass(slots=True)
-class Standing:
+class RunState:
     """How far a run is, from its events."""
 
     counts: Tally = field(default_factory=Tally)  # `skipped`: finished by an earlier run
-    total: int | None = None  # not known while prompts still come from a pipe
+    total: int | None = None  # unknown while prompts still come from a pipe
     started: float = 0.0
     summary: Mapping[str, Any] | None = None
 
@@ -50,26 +47,26 @@ class Standing:
 
     @property
     def now(self) -> int:
-        """Images drawn now or failed now."""
+        """Images finished or failed in this run."""
         return self.counts.ok + self.counts.failed
 
     @property
     def seen(self) -> int:
-        """Images that are settled, those finished before among them."""
+        """Images that need no more work, with those of earlier runs."""
         return self.counts.skipped + self.now
 
     @property
     def count(self) -> str:
-        """Images settled, of all."""
+        """`seen` of all images."""
         return f"{self.seen}/{self.total or '?'}"
 
     @property
     def rate(self) -> float:
-        """Images a second of this run."""
+        """Images per second of this run."""
         return self.now / max(time.monotonic() - self.started, 1e-9)
 
-    def figures(self) -> str:
-        """Return rate, time left, NFE and acceptance, as far as they are known."""
+    def numbers(self) -> str:
+        """Return rate, time left, NFE and acceptance rate, as far as they are known."""
         parts = []
         if self.now:
             parts.append(_rate(self.rate))
@@ -85,21 +82,21 @@ class Standing:
 
 
 class View(Protocol):
-    """One way to show progress."""
+    """A way to show progress."""
 
     def say(self, line: str) -> None:
-        """Print a line for people."""
+        """Print a line."""
 
-    def begin(self, standing: Standing) -> None:
-        """Take note of the state at the start."""
+    def begin(self, state: RunState) -> None:
+        """Show the state at the start."""
 
-    def update(self, standing: Standing) -> None:
+    def update(self, state: RunState) -> None:
         """Show the state after an image."""
 
 
 @dataclass(slots=True)
-class Plain:
-    """Lines, at most one every `PLAIN_SECONDS` unless `PLAIN_SHARE` of the images have come since."""
+class PlainView:
+    """Lines: one every `PLAIN_SECONDS`, or after `PLAIN_SHARE` of the images."""
 
     progress: bool = True
     last_time: float = 0.0
@@ -109,22 +106,22 @@ class Plain:
         """Print a line."""
         typer.echo(line, err=True)
 
-    def begin(self, standing: Standing) -> None:
+    def begin(self, state: RunState) -> None:
         """Count time and images from here."""
-        self.last_time, self.last_seen = time.monotonic(), standing.seen
+        self.last_time, self.last_seen = time.monotonic(), state.seen
 
-    def update(self, standing: Standing) -> None:
+    def update(self, state: RunState) -> None:
         """Print the state when enough time or images have passed."""
-        enough = standing.total is not None and standing.seen - self.last_seen >= max(
-            1, PLAIN_SHARE * standing.total
+        enough = state.total is not None and state.seen - self.last_seen >= max(
+            1, PLAIN_SHARE * state.total
         )
         if self.progress and (enough or time.monotonic() - self.last_time >= PLAIN_SECONDS):
-            self.say(f"sjdvp: {standing.count}, {standing.figures()}")
-            self.begin(standing)
+            self.say(f"sjdvp: {state.count}, {state.numbers()}")
+            self.begin(state)
 
 
 @dataclass(slots=True)
-class Bar:
+class BarView:
     """A bar at the bottom of the terminal; lines go above it."""
 
     progress: "Progress"
@@ -133,50 +130,50 @@ class Bar:
         """Print a line above the bar."""
         self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def begin(self, standing: Standing) -> None:
-        """Draw the bar."""
+    def begin(self, state: RunState) -> None:
+        """Show the bar."""
         self.progress.add_task(
             "",
-            total=standing.total,
-            completed=standing.seen,
-            figures=f"{standing.count}, loading the model",
+            total=state.total,
+            completed=state.seen,
+            numbers=f"{state.count}, loading the model",
         )
 
-    def update(self, standing: Standing) -> None:
+    def update(self, state: RunState) -> None:
         """Move the bar."""
-        figures = f"{standing.count}, {standing.figures()}"
-        self.progress.update(self.progress.task_ids[0], completed=standing.seen, figures=figures)
+        numbers = f"{state.count}, {state.numbers()}"
+        self.progress.update(self.progress.task_ids[0], completed=state.seen, numbers=numbers)
 
 
 @contextmanager
 def watch(
     mode: Mode, *, quiet: bool, verbose: bool
-) -> Iterator[tuple[Standing, Callable[[Event], None]]]:
-    """Show the events of a run; gives the totals and the listener."""
-    standing = Standing()
+) -> Iterator[tuple[RunState, Callable[[Event], None]]]:
+    """Show the events of a run; gives its state and the listener."""
+    state = RunState()
     with _view(mode, quiet) as view:
-        yield standing, lambda event: _show(event, standing, view, quiet=quiet, verbose=verbose)
+        yield state, lambda event: _show(event, state, view, quiet=quiet, verbose=verbose)
 
 
-def _show(event: Event, standing: Standing, view: View, *, quiet: bool, verbose: bool) -> None:
-    standing.hear(event)
+def _show(event: Event, state: RunState, view: View, *, quiet: bool, verbose: bool) -> None:
+    state.hear(event)
     if isinstance(event, RunStarted):
         if not quiet:
             view.say(_opening(event))
-        view.begin(standing)
+        view.begin(state)
     elif isinstance(event, Note):
         if event.level != "info" or not quiet:
             view.say(f"sjdvp: {'' if event.level == 'info' else event.level + ': '}{event.message}")
     elif isinstance(event, ImageFinished):
         if event.row["status"] != "ok" or verbose:
             view.say(_image_line(event.row))
-        view.update(standing)
+        view.update(state)
 
 
 def closing_line(
     summary: Mapping[str, Any], *, interrupted: bool = False, retry_failed: bool = True
 ) -> str:
-    """Return the last line of a run, from its summary; it says to resume where that draws what is not there."""
+    """Return the last line of a run, from its summary, with how to generate what is missing."""
     finished, requested, failed = (
         summary["ok"] + summary["skipped"],
         summary["requested"],
@@ -193,31 +190,35 @@ def closing_line(
 def _view(mode: Mode, quiet: bool) -> Iterator[View]:
     terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if quiet or mode in ("plain", "none") or (mode == "auto" and not terminal):
-        yield Plain(progress=mode != "none" and not quiet)
+        yield PlainView(progress=mode != "none" and not quiet)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    console, figures = Console(stderr=True), TextColumn("{task.fields[figures]}")
-    columns = (BarColumn(bar_width=None), figures) if console.width >= BAR_WIDTH else (figures,)
+    console, numbers = Console(stderr=True), TextColumn("{task.fields[numbers]}")
+    columns = (BarColumn(bar_width=None), numbers) if console.width >= BAR_WIDTH else (numbers,)
     with Progress(*columns, console=console, expand=True) as progress:
-        yield Bar(progress)
+        yield BarView(progress)
 
 
 def _opening(event: RunStarted) -> str:
-    count = "prompts from a pipe" if event.total is None else f"{event.total} images"
-    done = f", {event.done} done before" if event.done else ""
-    distribution = "lossless" if event.lossless else "not lossless"
-    return f"sjdvp: {count}{done}; decoder {event.decoder} ({distribution}) on {event.device}, to {event.out}"
+    what = "images for prompts from stdin"
+    if event.total is not None:
+        done = f" ({event.done} finished before)" if event.done else ""
+        what = counted(event.total, "image") + done
+    lossless = "lossless" if event.lossless else "not lossless"
+    return f"sjdvp: {what} to {event.out}; decoder {event.decoder}, {lossless}"
 
 
 def _image_line(row: Mapping[str, Any]) -> str:
     prompt = printable(shortened(str(row["prompt"])))
     if row["status"] == "ok":
-        return f"sjdvp: {row['file']}  {row['nfe'] or 0} forward passes, {row['latency_s'] or 0:.2f} s  {prompt}"
+        cost = f"NFE {row['nfe'] or 0}, {row['latency_s'] or 0:.2f} s"
+        return f"sjdvp: {row['file']}  {cost}  {prompt}"
     error = row["error"] or {}
     hint = f" ({error['hint']})" if error.get("hint") else ""
-    return f"sjdvp: failed: image {row['index']}, {prompt}: {error.get('type')}: {error.get('message')}{hint}"
+    reason = f"{error.get('type')}: {error.get('message')}{hint}"
+    return f"sjdvp: failed: prompt row {row['index']}, {prompt}: {reason}"
 
 
 def _rate(images_per_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Data for programs: log rows, paths and the closing summary, as they come, on stdout or in a file."""
+"""Data for programs: log rows, paths and the summary, on stdout or in a file."""
 
 import contextlib
 import json
@@ -18,9 +18,10 @@ from sjdvp_cli.streams import silence_stdout
 
 @dataclass(slots=True)
 class DataLines:
-    """A listener that writes what was asked for, each line at once.
+    """A listener that writes the data that the flags ask for, line by line.
 
-    When the reader of stdout goes away, or the disk is full where the lines go, the run goes on: its product is the images.
+    The run goes on when the reader of stdout is gone or the disk of these lines is full: the
+    images are what matters.
     """
 
     out: Path
@@ -28,12 +29,12 @@ class DataLines:
     rows: bool = False  # log rows on stdout
     paths: bool = False  # paths of finished images on stdout
     end: str = "\n"  # after a path
-    summary: bool = False  # the summary on stdout, last
-    closed: bool = False  # nothing more goes to stdout
-    lost: bool = False  # a line that somebody wants could not be written
+    summary: bool = False  # the summary on stdout, at the end
+    closed: bool = False  # stdout takes no more
+    lost: bool = False  # a line could not be written
 
     def __call__(self, event: Event) -> None:
-        """Write the lines that belong to one event."""
+        """Write the lines of one event."""
         if isinstance(event, ImageFinished):
             self._image(event.row)
         elif isinstance(event, RunFinished) and self.summary:
@@ -53,7 +54,7 @@ class DataLines:
             self.log.write(line + "\n")
             self.log.flush()
         except OSError as error:
-            with contextlib.suppress(OSError):  # it tries again to write what is left
+            with contextlib.suppress(OSError):  # `close` writes again what is left
                 self.log.close()
             self.log = None
             self._lose("the copy of the log", error)
@@ -65,7 +66,7 @@ class DataLines:
             typer.echo(text + end, nl=False)
         except BrokenPipeError:
             self._close()
-            typer.echo("sjdvp: warning: nobody reads stdout any more; the run goes on", err=True)
+            typer.echo("sjdvp: warning: the reader of stdout is gone; the run goes on", err=True)
         except OSError as error:
             self._close()
             self._lose("stdout", error)
@@ -77,7 +78,8 @@ class DataLines:
     def _lose(self, name: str, error: OSError) -> None:
         self.lost = True
         typer.echo(
-            f"sjdvp: warning: {name} cannot be written ({error.strerror}); the run goes on, and ends with 1",
+            f"sjdvp: warning: cannot write {name} ({error.strerror}); the run goes on and will "
+            "end with exit code 1",
             err=True,
         )
 
@@ -89,7 +91,7 @@ def data_lines(
     """Open the destinations that the flags of `generate` name."""
     paths = paths or null
     if log == "-" and paths:
-        raise ConfigError("--log - and --print paths both want stdout", "give --log a file")
+        raise ConfigError("--log - and --print paths both use stdout", "give --log a file")
     end = "\0" if null else "\n"
     if log is None or log == "-":
         yield DataLines(out, rows=log == "-", paths=paths, end=end, summary=summary)

@@ -1,4 +1,8 @@
-"""Flags in groups: a command asks for a dataclass, and each field of it is a flag. `Settings` is the group that sets a run up."""
+"""Flags in groups: a command takes dataclasses, and each field of a dataclass is one flag.
+
+`Settings` and its bases hold the settings of a run. A command takes the smallest of them that
+covers what it does.
+"""
 
 import inspect
 import os
@@ -15,18 +19,18 @@ from sjdvp.errors import ConfigError
 from sjdvp.presets import PRESETS
 from sjdvp.profiles import Resolved, resolve
 
-Format = Literal[
-    "auto", "txt", "tsv", "csv", "jsonl", "json", "coco", "geneval", "dir"
-]  # of prompt files
+PROFILE = "from the profile"  # the default of a setting that profiles give
+
+Mode = Literal["auto", "bar", "plain", "none"]
 
 
 def option(panel: str) -> Callable[..., Any]:
-    """Return `typer.Option` for flags that stand under the heading `panel` in the help."""
-    return partial(typer.Option, rich_help_panel=panel, show_default=False)
+    """Return `typer.Option` for flags under the heading `panel` of the help."""
+    return partial(typer.Option, rich_help_panel=panel)
 
 
 def takes_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command have parameters that are dataclasses: their fields become flags, the command gets the filled dataclass."""
+    """Let a command have dataclasses as parameters: their fields become its flags."""
     groups: dict[str, Any] = {
         p.name: p.annotation
         for p in inspect.signature(command).parameters.values()
@@ -47,8 +51,8 @@ def takes_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def at_home(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command take `~/x` for a path: shells write it out only where it stands unquoted and alone, not in --out=~/x."""
+def expands_home(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Expand a leading ~ in paths: a shell does not do so in --out=~/x or within quotes."""
 
     @wraps(command)
     def wrapper(**given: Any) -> Any:
@@ -58,8 +62,8 @@ def at_home(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def expanded(path: Path) -> Path:
-    """Return the path with a leading ~ or ~NAME as the home of that user; as it is where there is none."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 (that of Path fails where there is no home)
+    """Return the path with a leading ~ or ~NAME expanded, or unchanged where there is no home."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser fails without a home)
 
 
 def _from_home(value: Any) -> Any:
@@ -69,45 +73,39 @@ def _from_home(value: Any) -> Any:
 
 
 def arguments(group: Any) -> list[str]:
-    """Return the flags that fill a group as this one is filled: the way back from `takes_options`."""
+    """Return the flags that fill a group as this one is filled: the inverse of `takes_options`."""
     hints = typing.get_type_hints(type(group), include_extras=True)
     given: list[str] = []
     for f in fields(group):
         value = getattr(group, f.name)
-        option = hints[f.name].__metadata__[0]
-        names = (
-            option.default,
-            *(option.param_decls or ()),
-        )  # typer takes the first name for a default until it is used
+        declared = hints[f.name].__metadata__[0]
+        # typer keeps the first name as `default` until the command is built.
+        names = (declared.default, *(declared.param_decls or ()))
         flag = next(name for name in names if name.startswith("--"))
         if isinstance(value, bool):
             yes, _, no = flag.partition("/")
             given += [] if value == f.default else [yes if value else no]
         elif value != f.default:
-            given += [
-                word
-                for one in (value if isinstance(value, list) else [value])
-                for word in (flag, str(one))
-            ]
+            values = value if isinstance(value, list) else [value]
+            given += [word for one in values for word in (flag, str(one))]
     return given
 
 
 def _expand(command: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    keyword = inspect.Parameter.KEYWORD_ONLY
     for parameter in inspect.signature(command).parameters.values():
         group = parameter.annotation
         if not is_dataclass(group):
-            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            yield parameter.replace(kind=keyword)
             continue
         hints = typing.get_type_hints(group, include_extras=True)
         for f in fields(group):
             default = inspect.Parameter.empty if f.default is MISSING else f.default
-            yield inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name]
-            )
+            yield inspect.Parameter(f.name, keyword, default=default, annotation=hints[f.name])
 
 
-_settings, _model, _sampling, _decoding, _running = map(
-    option, ("Settings", "Model", "Sampling", "Decoding", "Running")
+_settings, _model, _sampling, _decoding, _running, _output = map(
+    option, ("Settings", "Model", "Sampling", "Decoding", "Running", "Output")
 )
 
 # flag: the setting it stands for. Values stay text here and are read by the type of the setting.
@@ -131,111 +129,236 @@ _KEYS = {
 }
 _CFG = ("--cfg-scale", "--guidance-scale", "--cfg")
 _COPIES = ("--num-images-per-prompt", "-n")
-_METADATA = "--metadata/--no-metadata"
+_LONG = "A prompt longer than the model reads: cut it, or fail its image."
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user said about settings: the profile, and single values above it."""
+class Assignments:
+    """`--set`: any setting by its key."""
+
+    assignments: Annotated[
+        list[str] | None,
+        _settings(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any setting of a profile; may be repeated.",
+            show_default="none",
+        ),
+    ] = None
+
+    def overrides(self) -> dict[str, Any]:
+        """Return what the flags give, by dotted key; a setting that is given twice is an error."""
+        pairs = [
+            (key, getattr(self, flag))
+            for flag, key in _KEYS.items()
+            if getattr(self, flag, None) is not None
+        ]
+        size = getattr(self, "size", None)
+        if size is not None:
+            pairs += zip(("model.width", "model.height"), parse_size(size), strict=True)
+        pairs += [parse_assignment(text) for text in self.assignments or []]
+        given: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in given:
+                raise ConfigError(f"{key} is given twice", "give it once, by its flag or by --set")
+            given[key] = value
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings(Assignments):
+    """What decides how one forward pass is computed."""
 
     profile: Annotated[
         str | None,
-        _settings("--profile", "-p", metavar="NAME|FILE.yaml", help="See `sjdvp profiles`."),
-    ] = None
-    assignments: Annotated[
-        list[str] | None,
-        _settings("--set", metavar="KEY=VALUE", help="Set anything a profile can."),
+        _settings(
+            "--profile",
+            "-p",
+            metavar="NAME|FILE.yaml",
+            help="A model and its settings; see `sjdvp profiles`.",
+            show_default="emoji",
+        ),
     ] = None
     model: Annotated[
         str | None,
-        _model("--model", metavar="PATH|ID", help="Weights: a folder, a file or a hub id."),
+        _model(
+            "--model",
+            metavar="PATH|ID",
+            help="Weights: a local folder or file, or a Hugging Face id.",
+            show_default=PROFILE,
+        ),
     ] = None
     size: Annotated[
-        str | None, _model("--size", metavar="N|WxH", help="Size of the images in pixels.")
+        str | None,
+        _model("--size", metavar="N|WxH", help="Image size in pixels.", show_default=PROFILE),
     ] = None
     dtype: Annotated[
-        str | None, _model("--dtype", metavar="auto|bf16|fp16|fp32", help="Number format.")
+        str | None,
+        _model(
+            "--dtype",
+            metavar="auto|bf16|fp16|fp32",
+            help="Number format; auto is bf16 on GPUs that have it, else fp32.",
+            show_default="auto",
+        ),
     ] = None
     cfg_scale: Annotated[
         str | None,
-        _sampling(*_CFG, metavar="NUMBER", help="How strictly to follow the prompt; 1: off."),
+        _sampling(
+            *_CFG,
+            metavar="NUMBER",
+            help="Classifier-free guidance scale; 1 turns it off.",
+            show_default=PROFILE,
+        ),
     ] = None
     temperature: Annotated[
         str | None,
-        _sampling("--temperature", metavar="NUMBER", help="0: always the likeliest code."),
+        _sampling(
+            "--temperature",
+            metavar="NUMBER",
+            help="Sampling temperature; 0 is greedy.",
+            show_default=PROFILE,
+        ),
     ] = None
     top_k: Annotated[
         str | None,
-        _sampling("--top-k", metavar="N", help="Draw among the N likeliest tokens; 0: all."),
+        _sampling(
+            "--top-k",
+            metavar="N",
+            help="Sample from the N most probable tokens; 0 turns it off.",
+            show_default=PROFILE,
+        ),
     ] = None
     top_p: Annotated[
         str | None,
-        _sampling("--top-p", metavar="NUMBER", help="Draw among this share of probability."),
-    ] = None
-    decoder: Annotated[
-        str | None, _decoding("--decoder", metavar="NAME", help=f"One of {', '.join(PRESETS)}.")
-    ] = None
-    window: Annotated[
-        str | None, _decoding("--window", metavar="N|auto", help="Codes looked at in one forward.")
-    ] = None
-    seed: Annotated[
-        str | None, _running("--seed", metavar="N", help="Drawn once and stored when not given.")
-    ] = None
-    num_images: Annotated[
-        str | None, _running(*_COPIES, metavar="N", help="Images for each prompt.")
-    ] = None
-    batch_size: Annotated[
-        str | None, _running("--batch-size", metavar="N|auto", help="Images in flight at once.")
+        _sampling(
+            "--top-p",
+            metavar="NUMBER",
+            help="Sample from the most probable tokens with this total; 1 turns it off.",
+            show_default=PROFILE,
+        ),
     ] = None
     device: Annotated[
-        str | None, _running("--device", metavar="auto|cpu|cuda|cuda:K", help="Where to compute.")
+        str | None,
+        _running(
+            "--device",
+            metavar="auto|cpu|cuda|cuda:K",
+            help="Device of the model.",
+            show_default="auto",
+        ),
     ] = None
     device_map: Annotated[
-        str | None, _running("--device-map", metavar="auto", help="Share layers out over all GPUs.")
-    ] = None
-    on_long_prompt: Annotated[
         str | None,
-        _running("--on-long-prompt", metavar="truncate|error", help="Too long a prompt."),
-    ] = None
-    max_failures: Annotated[
-        str | None, _running("--max-failures", metavar="N", help="Stop after N failed images.")
-    ] = None
-    metadata: Annotated[
-        bool | None, _running(_METADATA, help="Settings inside each PNG (the default).")
+        _running(
+            "--device-map",
+            metavar="auto",
+            help="auto shares the layers of one model over all GPUs.",
+            show_default="off",
+        ),
     ] = None
 
     def resolve(self) -> Resolved:
         """Merge with the other layers of settings."""
         return resolve(self.profile, self.overrides())
 
-    def overrides(self) -> dict[str, Any]:
-        """Return what the flags give, by dotted key; a setting given by its flag and by `--set` is an error."""
-        pairs = [
-            (key, getattr(self, flag))
-            for flag, key in _KEYS.items()
-            if getattr(self, flag) is not None
-        ]
-        pairs += (
-            zip(("model.width", "model.height"), parse_size(self.size), strict=True)
-            if self.size is not None
-            else []
-        )
-        pairs += [parse_assignment(text) for text in self.assignments or []]
-        given: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in given:
-                raise ConfigError(f"{key} is given twice", "by its flag or by --set, once")
-            given[key] = value
-        return given
+
+_decoder = _decoding(
+    "--decoder",
+    metavar="NAME",
+    help=f"Decoding method: {', '.join(PRESETS)}.",
+    show_default=PROFILE,
+)
+_window = _decoding(
+    "--window",
+    metavar="N|auto",
+    help="Tokens verified per forward pass; auto measures which number is fastest here.",
+    show_default=PROFILE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSettings(EngineSettings):
+    """Settings of one decoder."""
+
+    decoder: Annotated[str | None, _decoder] = None
+
+
+def _batch_size(default: str) -> Any:
+    metavar, text = "N|auto", "Images decoded at the same time."
+    return _running("--batch-size", metavar=metavar, help=text, show_default=default)
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSettings(EngineSettings):
+    """Settings that all decoders of a comparison share."""
+
+    window: Annotated[str | None, _window] = None
+    seed: Annotated[
+        str | None,
+        _running(
+            "--seed",
+            metavar="N",
+            help="Run seed, from which each image's seed is made.",
+            show_default="random, kept in the run folder",
+        ),
+    ] = None
+    num_images: Annotated[
+        str | None, _running(*_COPIES, metavar="N", help="Images per prompt.", show_default="1")
+    ] = None
+    batch_size: Annotated[str | None, _batch_size("1")] = None
+    on_long_prompt: Annotated[
+        str | None,
+        _running("--on-long-prompt", metavar="truncate|error", help=_LONG, show_default="truncate"),
+    ] = None
+    max_failures: Annotated[
+        str | None,
+        _running(
+            "--max-failures",
+            metavar="N",
+            help="Stop after more than N failed images.",
+            show_default="no limit",
+        ),
+    ] = None
+    metadata: Annotated[
+        bool | None,
+        _running(
+            "--metadata/--no-metadata",
+            help="Write prompt and settings into each PNG.",
+            show_default="--metadata",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(VariantSettings):
+    """All settings of a run."""
+
+    decoder: Annotated[str | None, _decoder] = None
+    batch_size: Annotated[str | None, _batch_size("auto")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a run shows its progress, and its summary."""
+
+    as_json: Annotated[
+        bool, _output("--json", help="Print one JSON object on stdout at the end.")
+    ] = False
+    progress: Annotated[
+        Mode,
+        _output(
+            "--progress", help="Progress on stderr: a bar, plain lines, or the better one here."
+        ),
+    ] = "auto"
+    quiet: Annotated[
+        bool, _output("--quiet", "-q", help="Print only warnings, failures and the last line.")
+    ] = False
 
 
 def parse_size(text: str) -> tuple[int, int]:
     """Read `512` or `640x480` as width and height."""
     width, cross, height = text.lower().partition("x")
-    if not all(
-        part.isascii() and part.isdigit() and 0 < len(part) < 6
-        for part in ([width, height] if cross else [width])
-    ):
+    parts = [width, height] if cross else [width]
+    if not all(part.isascii() and part.isdigit() and 0 < len(part) < 6 for part in parts):
         raise ConfigError(
             f"--size must be N or WxH in pixels, found {text!r}",
             "for example --size 512 or --size 768x512",

@@ -1,4 +1,4 @@
-"""The plan of a run (`generate --dry-run`): what would be done, in figures."""
+"""The plan of a run (`generate --dry-run`): what would be done."""
 
 import json
 from dataclasses import asdict
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sjdvp.presets import resolved_name
+from sjdvp.text import counted
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show_plan(request: "Request", *, as_json: bool) -> int:
-    """Check the request as `generate` would and print what it would do; loads no model, writes nothing."""
+    """Check a request as `generate` would, and print the plan; loads no model, writes nothing."""
     from sjdvp.generate import preview
 
     config, seen = request.config, preview(request)
@@ -33,20 +35,23 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
         return 0
     sampling, decoder, copies = config.sampling, config.decoder, config.run.num_images_per_prompt
     plan: dict[str, Any] = {
-        "images": "as they come"
+        "images": "unknown: prompts come from stdin"
         if seen.requested is None
-        else f"{seen.requested}, {seen.done} of them done",
-        "for each prompt": copies,
-        "prompts": f"{seen.format}, {seen.skipped_lines} blank lines skipped, {seen.duplicates} duplicates",
-        "part": f"shard {request.shard}",
+        else f"{seen.requested}, {seen.done} of them finished",
+        "images per prompt": copies,
+        "prompts": f"{seen.format}, {counted(seen.skipped_lines, 'blank line')} skipped, "
+        f"{counted(seen.duplicates, 'duplicate')}",
+        "shard": request.shard,
         "files": ", ".join([str(request.out / file) for file in files] + ["…"]),
         "profile": f"{config.profile} ({config.model.backbone})",
         "size": f"{config.model.width}x{config.model.height}"
         if config.model.width
-        else "the model's own",
-        "sampling": f"cfg {sampling.cfg_scale}, temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}",
-        "decoder": f"{decoder.preset}, window {decoder.window}, {'lossless' if decoder.lossless else 'not lossless'}",
-        "seed": "drawn at the start" if seen.seed is None else seen.seed,
+        else "default of the model",
+        "sampling": f"CFG scale {sampling.cfg_scale}, temperature {sampling.temperature}, "
+        f"top-k {sampling.top_k}, top-p {sampling.top_p}",
+        "decoder": f"{resolved_name(decoder.preset)}, window {decoder.window}, "
+        f"{'lossless' if decoder.lossless else 'not lossless'}",
+        "seed": "random" if seen.seed is None else seen.seed,
         "batch size": config.run.batch_size,
         "device": config.run.device,
         "fingerprint": config.fingerprint(),
@@ -56,7 +61,7 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
 
 
 def _first_files(request: "Request", requested: int | None, most: int = 3) -> list[str]:
-    """Return the names of the first images, in the order of the rows."""
+    """Return the names of the first images, in the order of the prompts."""
     from sjdvp.runs.layout import image_file
 
     copies, end = request.config.run.num_images_per_prompt, request.selection.end

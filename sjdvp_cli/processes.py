@@ -1,4 +1,4 @@
-"""Who draws for `generate`: this process, or worker processes on several devices."""
+"""Which processes generate images: this one, or worker processes on several devices."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,25 +17,38 @@ OpenGenerator = Callable[[RunConfig], AbstractContextManager[ImageGenerator]]
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """How many processes draw, and where."""
+    """How many processes, and on which devices."""
 
     gpus: Annotated[
-        str | None, _running("--gpus", metavar="all|N|0,2", help="A process on each of these GPUs.")
+        str | None,
+        _running(
+            "--gpus",
+            metavar="all|N|0,2",
+            help="One process on each of these GPUs.",
+            show_default="one process",
+        ),
     ] = None
     workers: Annotated[
-        int | None, _running("--workers", metavar="N", min=1, help="N processes on one --device.")
+        int | None,
+        _running(
+            "--workers",
+            metavar="N",
+            min=1,
+            help="N processes on the one --device.",
+            show_default="one process",
+        ),
     ] = None
 
     def __post_init__(self) -> None:
         if self.gpus is not None and self.workers is not None:
             raise ConfigError(
-                "--gpus and --workers both say how many processes there are", "give one of them"
+                "--gpus and --workers both set the number of processes", "give one of them"
             )
         if self.gpus is not None:
             parse_gpus(self.gpus)
 
     def generator(self, open_one: OpenGenerator, tell: Callable[[str], None]) -> OpenGenerator:
-        """Return what opens the generator of a run, each of whose processes opens `open_one`."""
+        """Return what opens the generator of a run; each process opens `open_one`."""
         if self.gpus is None and self.workers is None:
             return open_one
 
@@ -46,7 +59,7 @@ class Processes:
             if config.run.device_map:
                 raise ConfigError(
                     "--device-map auto is one process on all GPUs",
-                    "leave out either it or --gpus and --workers",
+                    "leave out --device-map, or --gpus and --workers",
                 )
             with open_workers(config, self.devices(config), open_one, tell) as workers:
                 yield workers
@@ -59,17 +72,20 @@ class Processes:
             return [config.run.device] * self.workers
         if config.run.device != "auto":
             raise ConfigError(
-                f"--gpus and --device {config.run.device} both say where", "leave --device out"
+                f"--gpus and --device {config.run.device} both set devices", "leave --device out"
             )
         return [f"cuda:{index}" for index in parse_gpus(self.gpus or "") or range(_visible_gpus())]
 
 
 def parse_gpus(text: str) -> list[int]:
-    """Read `all` (as no numbers), how many (`2`) or which (`0,2`); numbers count what CUDA_VISIBLE_DEVICES leaves visible."""
+    """Read `all` (as no numbers), how many GPUs (`2`) or which (`0,2`).
+
+    GPUs are numbered as CUDA_VISIBLE_DEVICES leaves them.
+    """
     numbers = [] if text == "all" else text.removesuffix(",").split(",")
     if not all(number.isascii() and number.isdigit() and len(number) < 4 for number in numbers):
         raise ConfigError(
-            f"--gpus must be all, a number of GPUs or their numbers, found {text!r}",
+            f"--gpus must be all, how many, or which GPUs, found {text!r}",
             "for example --gpus 0,2",
         )
     chosen = (
@@ -79,7 +95,8 @@ def parse_gpus(text: str) -> list[int]:
     )
     if text != "all" and (not chosen or len(set(chosen)) < len(chosen)):
         raise ConfigError(
-            f"--gpus {text} names no GPU, or one twice", "for example --gpus 2 or --gpus 0,2"
+            f"--gpus {text} names no GPU, or one of them twice",
+            "for example --gpus 2 or --gpus 0,2",
         )
     return chosen
 

@@ -1,6 +1,7 @@
-"""`sjdvp profiles`: what presets there are, what one of them comes to, whether a file is right."""
+"""`sjdvp profiles`: list the presets, show the settings of one, check files."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,33 +10,41 @@ import typer
 from sjdvp.errors import ConfigError
 from sjdvp.profiles import Resolved, list_profiles, resolve
 from sjdvp_cli.errors import report
-from sjdvp_cli.options import Settings, takes_options
+from sjdvp_cli.options import Assignments, takes_options
 from sjdvp_cli.tables import show_table
 
 
 @takes_options
 def command(
-    settings: Settings,
+    settings: Assignments,
     action: Annotated[
-        Literal["list", "show", "check"], typer.Argument(help="What to do.")
+        Literal["list", "show", "check"],
+        typer.Argument(metavar="list|show|check", help="What to do."),
     ] = "list",
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME|FILE.yaml", help="Profiles to show or check."),
+        typer.Argument(
+            metavar="[NAME|FILE.yaml]...",
+            help="The profile to show (default: emoji), or those to check (default: all).",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """List presets of settings; show or check one."""
-    return {"list": _list, "show": _show, "check": _check}[action](settings, names or [], as_json)
+    """List profiles (a model and its settings), show one with the origin of its values, check."""
+    actions: dict[str, Callable[[Mapping[str, Any], list[str], bool], int]] = {
+        "list": _list,
+        "show": _show,
+        "check": _check,
+    }
+    return actions[action](settings.overrides(), names or [], as_json)
 
 
-def _list(settings: Settings, names: list[str], as_json: bool) -> int:
+def _list(overrides: Mapping[str, Any], names: list[str], as_json: bool) -> int:
     every = list_profiles()
     found = [profile for profile in every if not profile.problem]
     if as_json:
-        typer.echo(
-            json.dumps({p.name: {"description": p.description, "path": str(p.path)} for p in found})
-        )
+        plain = {p.name: {"description": p.description, "path": str(p.path)} for p in found}
+        typer.echo(json.dumps(plain))
     else:
         show_table(["profile", "description"], [[p.name, p.description] for p in found])
     for profile in every:
@@ -44,51 +53,42 @@ def _list(settings: Settings, names: list[str], as_json: bool) -> int:
     return 0
 
 
-def _show(settings: Settings, names: list[str], as_json: bool) -> int:
-    if len(names) > 1 or (names and settings.profile):
-        raise ConfigError("profiles show takes one profile")
-    resolved = resolve(names[0] if names else settings.profile, settings.overrides())
-    values = _values(resolved)
+def _show(overrides: Mapping[str, Any], names: list[str], as_json: bool) -> int:
+    if len(names) > 1:
+        raise ConfigError(
+            f"profiles show takes one profile, found {len(names)}",
+            "for example sjdvp profiles show emoji",
+        )
+    resolved = resolve(names[0] if names else None, overrides)
+    values, origins = _values(resolved), resolved.origins
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    key: {"value": value, "from": resolved.origins[key]}
-                    for key, value in values.items()
-                }
-            )
-        )
+        plain = {key: {"value": value, "from": origins[key]} for key, value in values.items()}
+        typer.echo(json.dumps(plain))
     else:
-        show_table(
-            ["setting", "value", "from"],
-            [[key, _text(value), resolved.origins[key]] for key, value in values.items()],
-        )
+        rows = [[key, _text(value), origins[key]] for key, value in values.items()]
+        show_table(["setting", "value", "from"], rows)
     for note in resolved.notes:
-        typer.echo(f"sjdvp: {note}", err=True)
+        typer.echo(f"sjdvp: warning: {note}", err=True)
     return 0
 
 
-def _check(settings: Settings, names: list[str], as_json: bool) -> int:
-    """Print the fingerprints of the profiles that are right; then say what is wrong with the others, and return 2."""
+def _check(overrides: Mapping[str, Any], names: list[str], as_json: bool) -> int:
+    """Print fingerprints of correct profiles, then the errors of the others; return 2 if any."""
     prints, errors = {}, {}
     for name in names or [profile.name for profile in list_profiles()]:
         try:
-            prints[name] = resolve(name, settings.overrides()).config.fingerprint()
+            prints[name] = resolve(name, overrides).config.fingerprint()
         except ConfigError as error:
-            errors[str(error)] = (
-                error  # once, where it is not this profile's: a flag's, or the user file's
-            )
+            # By message: an error of --set or of the user file comes with every profile.
+            errors[str(error)] = error
     if as_json:
-        typer.echo(
-            json.dumps({name: {"fingerprint": fingerprint} for name, fingerprint in prints.items()})
-        )
+        plain = {name: {"fingerprint": fingerprint} for name, fingerprint in prints.items()}
+        typer.echo(json.dumps(plain))
     else:
-        show_table(
-            ["profile", "fingerprint"],
-            [[Path(name).stem, fingerprint] for name, fingerprint in prints.items()],
-        )
-    tokens = [report(str(error), error.hint, error.exit_code) for error in errors.values()]
-    return max(tokens, default=0)
+        rows = [[Path(name).stem, fingerprint] for name, fingerprint in prints.items()]
+        show_table(["profile", "fingerprint"], rows)
+    codes = [report(str(error), error.hint, error.exit_code) for error in errors.values()]
+    return max(codes, default=0)
 
 
 def _values(resolved: Resolved) -> dict[str, Any]:
@@ -103,5 +103,5 @@ def _values(resolved: Resolved) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Write a value as YAML would, so that it can be copied into a profile."""
+    """Write a value as YAML, so that it can be copied into a profile."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""`sjdvp report`: what run folders say, as a page, Markdown and CSV."""
+"""`sjdvp report`: run folders as an HTML page, Markdown and CSV."""
 
 import sys
 from collections.abc import Sequence
@@ -23,19 +23,22 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE.html", help="Where; default: report.html in the first DIR."
+            "--out",
+            "-o",
+            metavar="FILE.html",
+            help="Page to write; .md and .csv are written beside it.",
+            show_default="report.html in the first DIR",
         ),
     ] = None,
 ) -> int:
-    """Make a page, Markdown and CSV from run folders."""
+    """Write an HTML page, Markdown and CSV from run folders."""
     from sjdvp.report.load import load_runs
     from sjdvp.report.table import make_lines
 
     file = out or folders[0] / "report.html"
     if file.suffix != ".html":
         raise ConfigError(
-            f"--out {file}: the page is a .html file",
-            "for example -o report.html; .md and .csv go beside it",
+            f"--out must name a .html file, found {file}", "for example --out report.html"
         )
     runs = load_runs(folders)
     lines = make_lines(runs)
@@ -45,7 +48,7 @@ def command(
 
 
 def show_lines(lines: Sequence["Line"]) -> None:
-    """Print the table of decoders: at a terminal in two parts, each narrow enough to read."""
+    """Print the table of decoders; on a terminal in two parts, each narrow enough to read."""
     from sjdvp.report.table import FIGURES, GAINS, figure_cells, gain_cells
 
     if not sys.stdout.isatty():
@@ -58,11 +61,11 @@ def show_lines(lines: Sequence["Line"]) -> None:
 
 
 def write_files(runs: Sequence["Run"], lines: Sequence["Line"], file: Path) -> None:
-    """Write the page `file`, and Markdown and CSV beside it; say so."""
+    """Write the page `file`, and Markdown and CSV beside it; print their names."""
     from sjdvp.report.write import write_report
     from sjdvp.runs.atomic import advice
 
-    with advice("make room, or write it elsewhere: sjdvp report DIR --out FILE.html"):
+    with advice("free some space, or write elsewhere: sjdvp report DIR --out FILE.html"):
         paths = write_report(runs, lines, file)
     for path in paths:
         typer.echo(f"sjdvp: wrote {path} ({_size(path.stat().st_size)})", err=True)

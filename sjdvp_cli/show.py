@@ -1,4 +1,4 @@
-"""`sjdvp show`: the settings stored in a image."""
+"""`sjdvp show`: the settings stored in an image."""
 
 import json
 from pathlib import Path
@@ -11,16 +11,18 @@ from sjdvp_cli.tables import show_table
 
 
 def command(
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A PNG that sjdvp wrote.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the stored row as JSON.")] = False,
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="PNG written by sjdvp.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the stored log row as JSON.")
+    ] = False,
 ) -> None:
-    """Show the settings stored in a image."""
+    """Show the prompt and settings stored in an image."""
     from sjdvp.runs.images import read_metadata
 
     row = read_metadata(image).get("sjdvp")
     if row is None:
         raise FolderError(
-            f"{image} holds no settings of sjdvp",
+            f"{image} holds no settings",
             "it was written with --no-metadata, or by another program",
         )
     if as_json:

@@ -1,4 +1,4 @@
-"""`sjdvp slurm`: a prompt file as a job array; how far it is; what is missing, sent again."""
+"""`sjdvp slurm`: write and submit a job array, show its status, submit missing shards again."""
 
 import json
 import sys
@@ -9,97 +9,146 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sjdvp.errors import ConfigError, SlurmError
-from sjdvp_cli.generate import Rows, Source, make_request
+from sjdvp.text import counted
+from sjdvp_cli.generate import Rows, make_request
 from sjdvp_cli.options import Settings, arguments, option, takes_options
+from sjdvp_cli.prompts import Reading, Source
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
+    from sjdvp.generate import Request
     from sjdvp.slurm.queue import QueuedTask
     from sjdvp.slurm.script import ArrayJob
     from sjdvp.slurm.status import ShardState
 
 _array, _task = option("Array"), option("Each task")
-_SHARDS = "Tasks; one should draw for 10 minutes or more."
+_SHARDS = "Number of tasks; each should run for 10 minutes or more."
+_CLUSTER = "default of the cluster"
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """The array, and whether to send it."""
+    """The job array, and whether it is submitted."""
 
     out: Annotated[
         Path | None,
-        _array("--out", "-o", metavar="DIR", help="Run folder; scripts and logs lie in DIR/slurm."),
+        _array(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Run folder; scripts and logs go to DIR/slurm.",
+            show_default="none",
+        ),
     ] = None
-    shards: Annotated[int | None, _array("--shards", metavar="N", min=1, help=_SHARDS)] = None
+    shards: Annotated[
+        int | None, _array("--shards", metavar="N", min=1, help=_SHARDS, show_default="none")
+    ] = None
     at_once: Annotated[
-        int | None, _array("--at-once", metavar="N", min=1, help="Most tasks that run at a time.")
+        int | None,
+        _array(
+            "--at-once",
+            metavar="N",
+            min=1,
+            help="Tasks that may run at the same time.",
+            show_default="no limit",
+        ),
     ] = None
     submit: Annotated[
-        bool, _array("--submit", help="Send it, with a check of the folder after it.")
+        bool,
+        _array("--submit", help="Submit the array, and a job that checks the folder after it."),
     ] = False
     missing: Annotated[
         bool,
-        _array("--missing", help="With --submit: the script that is there, only shards with gaps."),
+        _array(
+            "--missing",
+            help="With --submit: submit the script in DIR again, only shards with missing images.",
+        ),
     ] = False
-    as_json: Annotated[bool, _array("--json", help="One JSON object on stdout at the end.")] = False
+    as_json: Annotated[
+        bool, _array("--json", help="Print one JSON object on stdout at the end.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TaskResources:
     """What each task asks of the cluster."""
 
-    gpus: Annotated[int, _task("--gpus", metavar="N", min=0, help="GPUs (default 1).")] = 1
-    cpus: Annotated[int | None, _task("--cpus", metavar="N", min=1, help="CPU cores.")] = None
-    memory: Annotated[str | None, _task("--mem", metavar="SIZE", help="Memory, such as 32G.")] = (
-        None
-    )
+    gpus: Annotated[int, _task("--gpus", metavar="N", min=0, help="GPUs.")] = 1
+    cpus: Annotated[
+        int | None, _task("--cpus", metavar="N", min=1, help="CPU cores.", show_default=_CLUSTER)
+    ] = None
+    memory: Annotated[
+        str | None,
+        _task("--mem", metavar="SIZE", help="Memory, such as 32G.", show_default=_CLUSTER),
+    ] = None
     time: Annotated[
         str | None,
-        _task("--time", metavar="LIMIT", help="Time limit, such as 4:00:00; resumed after it."),
+        _task(
+            "--time",
+            metavar="LIMIT",
+            help="Time limit, such as 4:00:00; a task that reaches it is requeued.",
+            show_default=_CLUSTER,
+        ),
     ] = None
-    partition: Annotated[str | None, _task("--partition", metavar="NAME", help="Partition.")] = None
-    account: Annotated[str | None, _task("--account", metavar="NAME", help="Account.")] = None
+    partition: Annotated[
+        str | None,
+        _task("--partition", metavar="NAME", help="Partition.", show_default=_CLUSTER),
+    ] = None
+    account: Annotated[
+        str | None, _task("--account", metavar="NAME", help="Account.", show_default=_CLUSTER)
+    ] = None
     more: Annotated[
         list[str] | None,
-        _task("--sbatch", metavar="OPTION", help="Any other option: --sbatch=--qos=high."),
+        _task(
+            "--sbatch",
+            metavar="OPTION",
+            help="Any other option of sbatch, as --sbatch=--qos=high; may be repeated.",
+            show_default="none",
+        ),
     ] = None
 
 
 @takes_options
 def command(
     source: Source,
+    reading: Reading,
     rows: Rows,
     settings: Settings,
     array: Array,
-    asked: Asked,
+    asked: TaskResources,
     action: Annotated[
-        Literal["write", "status"], typer.Argument(help="What to do.", show_default=False)
+        Literal["write", "status"],
+        typer.Argument(metavar="write|status", help="Write a job array, or show its status."),
     ] = "write",
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Run folder.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="Run folder, instead of --out.", show_default=False),
     ] = None,
 ) -> int:
-    """Write a job array for SLURM, send it, tell how far it is."""
+    """Write a SLURM job array, submit it, or show its status."""
     out = folder or array.out
     if out is None:
         raise ConfigError(
-            "which run folder? --out is missing",
+            "slurm needs a run folder",
             "for example --out images, or: sjdvp slurm status images",
         )
     if action == "status":
         return _status(out, as_json=array.as_json)
     if array.missing:
         return _send_missing(out, source, array)
-    return _write(out, source, rows, settings, array, asked)
+    flags = [*arguments(source), *arguments(reading), *arguments(rows), *arguments(settings)]
+    job = _job(out, flags, array, asked)
+    if source.prompts == "-":
+        raise ConfigError("a job array cannot read its prompts from stdin", "write them to a file")
+    config, shard = settings.resolve().config, f"0/{job.shards}"
+    _check(job, make_request(source, reading, rows, config, out, shard), submit=array.submit)
+    return _write(job, array)
 
 
-def _write(
-    out: Path, source: Source, rows: Rows, settings: Settings, array: Array, asked: Asked
-) -> int:
+def _write(job: "ArrayJob", array: Array) -> int:
     from sjdvp.slurm.script import write_scripts
 
-    job = _job(out, source, rows, settings, array, asked)
-    _check(job, source, rows, settings, submit=array.submit)
+    out = job.out
     script = write_scripts(job)
     if array.submit:
         return _send(
@@ -112,19 +161,17 @@ def _write(
         json.dumps({"script": str(script), "shards": job.shards}) if array.as_json else str(script)
     )
     typer.echo(
-        f"sjdvp: {job.shards} shards; look at it, then send it: sjdvp slurm --submit --missing -o {out}",
+        f"sjdvp: {counted(job.shards, 'shard')}; submit: sjdvp slurm --submit --missing -o {out}",
         err=True,
     )
     return 0
 
 
-def _job(
-    out: Path, source: Source, rows: Rows, settings: Settings, array: Array, asked: Asked
-) -> "ArrayJob":
+def _job(out: Path, flags: list[str], array: Array, asked: TaskResources) -> "ArrayJob":
     from sjdvp.slurm.script import ArrayJob, Resources
 
     if array.shards is None:
-        raise ConfigError("into how many tasks? --shards is missing", "for example --shards 8")
+        raise ConfigError("slurm needs the number of tasks", "for example --shards 8")
     wanted = Resources(
         asked.gpus,
         asked.cpus,
@@ -134,48 +181,28 @@ def _job(
         asked.account,
         tuple(asked.more or ()),
     )
-    flags = [
-        *arguments(source),
-        "--out",
-        str(out),
-        *arguments(rows),
-        *arguments(settings),
-        "--progress",
-        "plain",
-    ]
+    flags = [*flags, "--out", str(out), "--progress", "plain"]
     flags += ["--gpus", "all"] if asked.gpus > 1 else []
-    return ArrayJob(
-        out,
-        array.shards,
-        (sys.executable, "-m", "sjdvp_cli"),
-        tuple(flags),
-        Path.cwd(),
-        wanted,
-        array.at_once,
-    )
+    program = (sys.executable, "-m", "sjdvp_cli")
+    return ArrayJob(out, array.shards, program, tuple(flags), Path.cwd(), wanted, array.at_once)
 
 
-def _check(
-    job: "ArrayJob", source: Source, rows: Rows, settings: Settings, *, submit: bool
-) -> None:
-    """Find now what each task would stumble over, and an array that this cluster refuses."""
+def _check(job: "ArrayJob", request: "Request", *, submit: bool) -> None:
+    """Raise now what each task would raise, and for an array that the cluster would refuse."""
     from sjdvp.generate import preview
     from sjdvp.slurm.queue import largest_array
 
-    if source.prompts == "-":
-        raise ConfigError(
-            "a job array cannot read its prompts from a pipe", "write them to a file first"
-        )
-    preview(make_request(source, rows, settings.resolve().config, job.out, f"0/{job.shards}"))
+    preview(request)
     try:
         most = largest_array()
     except SlurmError:
         if submit:
             raise
-        return  # written on a machine without SLURM, for one that has it
+        return  # this machine has no SLURM; the script is for another one
     if job.shards > most:
         raise ConfigError(
-            f"--shards {job.shards}: arrays of this cluster have at most {most} tasks (MaxArraySize)"
+            f"--shards {job.shards} is more than the {most} tasks of an array here (MaxArraySize)",
+            f"give --shards {most} or fewer",
         )
 
 
@@ -186,14 +213,14 @@ def _send_missing(out: Path, source: Source, array: Array) -> int:
 
     if not array.submit or source.prompts or source.prompt or array.shards:
         raise ConfigError(
-            "--missing sends the script that is in the folder, as it is",
+            "--missing submits the script in the run folder as it is and takes no other settings",
             "use: sjdvp slurm --submit --missing -o DIR",
         )
     count, at_once = read_array(out)
     missing = [state.shard for state in shard_states(out, count, queued_tasks()) if state.missing]
     if missing:
         return _send(out, missing, at_once, as_json=array.as_json)
-    typer.echo(f"sjdvp: nothing is missing from {out} that is not in the queue", err=True)
+    typer.echo(f"sjdvp: every missing image of {out} is in the queue already", err=True)
     return 0
 
 
@@ -205,14 +232,14 @@ def _send(out: Path, shards: list[int], at_once: str, *, as_json: bool) -> int:
     tasks = array_list(shards)
     job = submit(out / FOLDER / ARRAY, f"--array={tasks}{at_once}")
     remember(out, job, tasks)
-    # afterany: afterok would wait for ever behind one failed task
+    # afterany: afterok would wait for ever after one failed task.
     check = submit(out / FOLDER / CHECK, f"--dependency=afterany:{job}")
     typer.echo(json.dumps({"job": job, "array": tasks, "check": check}) if as_json else job)
     typer.echo(
-        f"sjdvp: array job {job} ({len(shards)} tasks), and job {check} checks the folder after it",
+        f"sjdvp: array job {job} ({counted(len(shards), 'task')}); job {check} checks the folder",
         err=True,
     )
-    typer.echo(f"sjdvp: how far it is: sjdvp slurm status {out}", err=True)
+    typer.echo(f"sjdvp: for its status: sjdvp slurm status {out}", err=True)
     return 0
 
 
@@ -238,11 +265,8 @@ def _status(out: Path, *, as_json: bool) -> int:
         sum(state.done for state in states),
         sum(state.expected or 0 for state in states),
     )
-    advice = (
-        f"; {len(missing)} shards to send again: sjdvp slurm --submit --missing -o {out}"
-        if missing
-        else ""
-    )
+    advice = f"; submit {counted(len(missing), 'shard')} again: " if missing else ""
+    advice += f"sjdvp slurm --submit --missing -o {out}" if missing else ""
     typer.echo(f"sjdvp: {done}/{expected or '?'} images{advice}", err=True)
     return 0
 
@@ -253,7 +277,7 @@ def _queue() -> "list[QueuedTask]":
     try:
         return queued_tasks()
     except SlurmError as error:
-        typer.echo(f"sjdvp: warning: {error}; only what is on disk is shown", err=True)
+        typer.echo(f"sjdvp: warning: {error}; showing only what is on disk", err=True)
         return []
 
 

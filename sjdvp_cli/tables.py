@@ -1,4 +1,4 @@
-"""Rows for stdout: an aligned table for a person at a terminal, tab-separated cells without a heading for a program."""
+"""Tables on stdout: aligned on a terminal, tab-separated without a heading in a pipe."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,12 @@ import typer
 
 from sjdvp.text import printable
 
-_SHORT = 8  # a cell of so many characters is one figure, such as `86.3 %`
-_LONG_WORD = 16  # longer ones may be broken
+_SHORT = 8  # characters; a cell up to this length is not broken, such as `86.3 %`
+_LONG_WORD = 16  # characters; longer words may be broken
 
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of text cells."""
+    """Print a table of text cells."""
     cells = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in cells:
@@ -32,7 +32,7 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _layout(columns: Sequence[Sequence[str]], room: int) -> tuple[int, list[int | None]]:
-    """Return the gap between columns, and widths in which no figure is broken; None: where that cannot be, as they come."""
+    """Return the gap between columns, and widths that break no number; None where none fit."""
     from rich.cells import cell_len
 
     whole = [max(map(cell_len, column)) for column in columns]
@@ -49,5 +49,5 @@ def _layout(columns: Sequence[Sequence[str]], room: int) -> tuple[int, list[int 
 
 
 def _unbroken(cell: str) -> str:
-    """Return the part of a cell that is to stay in one piece: a figure, the longest word; of a path, only so much."""
+    """Return the part of a cell that must stay in one piece: a number, or the longest word."""
     return cell if len(cell) <= _SHORT else max(cell.split(), key=len, default="")[:_LONG_WORD]

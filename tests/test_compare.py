@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sjdvp.compare import Request, Variant, compare, plan_variants
+from sjdvp.compare import ComparisonRequest, Variant, compare, plan_variants
 from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
 from sjdvp.jobs import ImageResult
@@ -66,11 +66,13 @@ def with_settings(more):
     return resolve("emoji", {"run.seed": 7, "run.batch_size": 1, **more}, {})
 
 
-def request(out: Path, decoders="ar,sjd,sjdvp", texts=TEXTS, sweep=None, **more) -> Request:
+def request(
+    out: Path, decoders="ar,sjd,sjdvp", texts=TEXTS, sweep=None, **more
+) -> ComparisonRequest:
     variants = plan_variants(
         decoders.split(","), sweep or {}, lambda given: with_settings({**more, **given})
     )
-    return Request(variants, out, inline_prompts(texts), Selection(None, None))
+    return ComparisonRequest(variants, out, inline_prompts(texts), Selection(None, None))
 
 
 def test_decoders_take_turns_and_the_first_changes(tmp_path):
@@ -198,7 +200,7 @@ def test_too_many_failures_stop_it(tmp_path):
 @pytest.mark.parametrize(("variants", "size"), [("", 1), ("ar", "auto")])
 def test_what_cannot_be_compared(tmp_path, variants, size):
     config = with_settings({"run.batch_size": size}).config
-    asked = Request(
+    asked = ComparisonRequest(
         tuple(Variant(n, config) for n in variants.split()),
         tmp_path,
         inline_prompts(TEXTS),

@@ -1,10 +1,13 @@
 """The command line in this process: run a line, read its streams."""
 
+import io
 import os
+import re
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,8 @@ from sjdvp.jobs import ImageResult
 from sjdvp_cli.app import run
 from tests.analysis.stand_in import write_notes
 
+GOLDEN = Path(__file__).parent / "golden"
+SHARED = "Settings", "Model", "Sampling", "Decoding", "Running"
 STATS = {"nfe": 10, "image_tokens": 256, "drafted": 100, "accepted": 60, "latency_s": 0.1}
 
 
@@ -21,6 +26,30 @@ class Result:
     code: int
     out: str
     err: str
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def settings_of(help_text: str) -> str:
+    """Return the part of a help that many commands share: the panels of the settings."""
+    sections = help_text.split("\n\n")
+    return "\n\n".join(s.strip("\n") for s in sections if s.lstrip("\n").startswith(SHARED)) + "\n"
+
+
+def own_help(help_text: str) -> str:
+    """Return a help with only the names of the options that many commands share."""
+    sections = help_text.split("\n\n")
+    for i, section in enumerate(sections):
+        title, colon, options = section.lstrip("\n").partition(":\n")
+        if colon and title in SHARED:
+            names = re.findall(r"^  (?:-\w, )?(--[\w-]+)", options, re.MULTILINE)
+            sections[i] = f"{title}: {' '.join(names)}"
+    return "\n\n".join(sections)
 
 
 @pytest.fixture

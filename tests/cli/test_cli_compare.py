@@ -11,7 +11,7 @@ from sjdvp.errors import StorageError
 from sjdvp.report.load import load_runs
 from sjdvp.report.table import figure_cells, gain_cells, make_lines
 from sjdvp_cli.report import show_lines
-from tests.cli.test_cli_live import Terminal
+from tests.cli.conftest import Terminal
 from tests.report.synthetic import make_run
 
 pytestmark = pytest.mark.usefixtures("generator")
@@ -175,7 +175,7 @@ def test_a_full_disk_is_no_run_to_resume(sjdvp, out, arguments, tmp_path, monkey
         ),
         (
             ["compare", "--decoders", "ar", "-o", "x"],
-            "prompts come from either --prompts or --prompt",
+            "prompts must come from either --prompts or --prompt",
         ),
         (
             ["compare", "--decoders", "ar, ar", "-o", "x", "--prompt", "a"],
@@ -188,7 +188,7 @@ def test_a_full_disk_is_no_run_to_resume(sjdvp, out, arguments, tmp_path, monkey
         (["compare", "--decoders", "ar,sdj", "-o", "x", "--prompt", "a"], "unknown decoder 'sdj'"),
         (
             ["compare", "--decoders", "ar", "--decoder", "sjd", "-o", "x", "--prompt", "a"],
-            "--decoder sjd: a comparison has several",
+            "no such option: --decoder",
         ),
         (
             ["compare", "--decoders", "ar", "--sweep", "window", "-o", "x", "--prompt", "a"],
@@ -202,9 +202,9 @@ def test_a_full_disk_is_no_run_to_resume(sjdvp, out, arguments, tmp_path, monkey
             ["compare", "--decoders", "ar", "--batch-size", "auto", "-o", "x", "--prompt", "a"],
             "needs a batch size of its own",
         ),
-        (["compare", "one", "--decoders", "ar"], "finished folders are compared as they are"),
+        (["compare", "one", "--decoders", "ar"], "finished run folders take no --decoders"),
         (["report", "absent"], "absent is no run folder"),
-        (["report", "x", "-o", "page.pdf"], "--out page.pdf: the page is a .html file"),
+        (["report", "x", "-o", "page.pdf"], "--out must name a .html file, found page.pdf"),
     ],
 )
 def test_mistakes(sjdvp, arguments, message, tmp_path, monkeypatch):

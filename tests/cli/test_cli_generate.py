@@ -131,7 +131,7 @@ def test_what_stopped_a_run_is_said_before_that_it_stopped(sjdvp, out):
         "generate", "--prompt", "fail", "--prompt", "a cat", "--fail-fast", "-q", "-o", out
     )
     failed, stopped, end = result.err.splitlines()[-3:]
-    assert failed.startswith("sjdvp: failed: image 0, fail: ImageError")
+    assert failed.startswith("sjdvp: failed: prompt row 0, fail: ImageError")
     assert stopped == "sjdvp: warning: stopped: 1 failed images, 0 allowed"
     assert end == "sjdvp: 0/2 ok, 1 failed; run the same command to resume"
 
@@ -181,11 +181,11 @@ def test_dry_run_shows_the_plan_and_writes_nothing(sjdvp, prompts, out, generato
         "2",
     )
     plan = dict(line.split("\t") for line in sjdvp(*arguments).out.splitlines())
-    assert plan["images"] == "2, 0 of them done"
+    assert plan["images"] == "2, 0 of them finished"
     assert plan["files"].startswith(
         f"{out / 'images' / '000001_00.png'}, {out / 'images' / '000001_01.png'}"
     )
-    assert plan["decoder"] == "best, window 16, lossless"
+    assert plan["decoder"] == "best (coupled-vp), window 16, lossless"
     plan = json.loads(sjdvp(*arguments, "--json").out)
     assert (plan["requested"], plan["files"]) == (
         2,
@@ -260,7 +260,7 @@ def test_show_of_a_image_without_settings(sjdvp, prompts, out):
 def test_prompts(sjdvp, prompts):
     result = sjdvp("prompts", prompts)
     assert result.out == "0\ta cat\n1\ta dog\n2\ta cat\n"
-    assert result.err == "sjdvp: 3 prompts (txt), 1 blank lines skipped, 1 duplicates\n"
+    assert result.err == "sjdvp: 3 prompts (txt), 1 blank line skipped, 1 duplicate\n"
     expected = {"count": 3, "skipped": 1, "duplicates": 1, "format": "txt", "truncated_at": None}
     assert json.loads(sjdvp("prompts", prompts, "--json").out) == expected
 
@@ -279,7 +279,7 @@ def test_doctor_finds_weights_as_a_run_does(sjdvp, tmp_path):
     found = json.loads(sjdvp("doctor", "--model", tiny, "--device", "cpu", "--json").out)
     assert found["ready"] == "yes"
     assert found["weights"] == str(tiny)
-    assert found["memory"].endswith("for all that is loaded")
+    assert found["memory"].endswith("for the weights")
     assert int(found["largest batch"]) > 1000
     not_here = sjdvp("doctor", "--profile", "lumina-mgpt-7b-768", "--model", "owner/nothing")
     assert not_here.code == 2

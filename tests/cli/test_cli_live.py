@@ -1,6 +1,5 @@
 """Progress: plain lines, the bar, the last line."""
 
-import io
 import re
 import sys
 
@@ -9,11 +8,7 @@ import pytest
 from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted
 from sjdvp_cli import live
 from sjdvp_cli.live import closing_line, watch
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.cli.conftest import Terminal
 
 
 def started(total, done=0):
@@ -63,7 +58,7 @@ def test_plain_speaks_every_five_percent(capsys, clock):
             clock[0] += 1
             hear(image(index))
     first, *rest = lines(capsys)
-    assert first == "sjdvp: 100 images, 20 done before; decoder coupled (lossless) on cpu, to imgs"
+    assert first == "sjdvp: 100 images (20 finished before) to imgs; decoder coupled, lossless"
     assert rest == [
         "sjdvp: 25/100, 1.00 images/s, 1:15 left, NFE 40.0, accepted 50 %",
         "sjdvp: 30/100, 1.00 images/s, 1:10 left, NFE 40.0, accepted 50 %",
@@ -102,14 +97,14 @@ def test_quiet_keeps_warnings_and_failures(capsys):
             hear(event)
     assert lines(capsys) == [
         "sjdvp: warning: beware",
-        r"sjdvp: failed: image 1, a\x1b[31m cat: ImageError: the logits are not finite (use fp32)",
+        r"sjdvp: failed: prompt row 1, a\x1b[31m cat: ImageError: the logits are not finite (use fp32)",
     ]
 
 
 def test_verbose_has_a_line_for_each_image(capsys):
     with watch("none", quiet=False, verbose=True) as (_, hear):
         hear(image(3))
-    assert lines(capsys) == [r"sjdvp: images/000003.png  40 forward passes, 0.50 s  a\x1b[31m cat"]
+    assert lines(capsys) == [r"sjdvp: images/000003.png  NFE 40, 0.50 s  a\x1b[31m cat"]
 
 
 def test_bar_on_a_terminal(monkeypatch):

@@ -15,26 +15,26 @@ def test_show_prints_every_value_with_its_origin(sjdvp, monkeypatch):
     rows = [
         line.split("\t")
         for line in sjdvp(
-            "profiles", "show", "emoji", "--decoder", "sjd", "--size", "32x64"
+            "profiles", "show", "emoji", "--set", "decoder.preset=sjd", "--set", "model.width=32"
         ).out.splitlines()
     ]
     shown = {key: (value, origin) for key, value, origin in rows}
     assert shown["sampling.top_k"] == ("50", "SJDVP_SAMPLING_TOP_K")
     assert shown["decoder.drafter"] == ("independent", "decoder sjd")
     assert shown["model.width"] == ("32", "flag")
-    assert shown["model.height"] == ("64", "flag")
     assert shown["run.seed"] == ("null", "built-in")
 
 
 def test_show_json(sjdvp):
-    shown = json.loads(sjdvp("profiles", "show", "--window", "8", "--json").out)
+    shown = json.loads(sjdvp("profiles", "show", "--set", "decoder.window=8", "--json").out)
     assert shown["decoder.window"] == {"value": 8, "from": "flag"}
 
 
 def test_show_says_what_it_did_not_use(sjdvp):
-    result = sjdvp("profiles", "show", "--decoder", "ar", "--window", "8")
+    result = sjdvp("profiles", "show", "--set", "decoder.preset=ar", "--set", "decoder.window=8")
     assert (
-        result.err == "sjdvp: decoder ar means decoder.window 1: the 8 given by flag is not used\n"
+        result.err
+        == "sjdvp: warning: decoder ar means decoder.window 1: the 8 given by flag is not used\n"
     )
 
 

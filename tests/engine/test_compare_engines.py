@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sjdvp.compare import Request, compare, plan_variants
+from sjdvp.compare import ComparisonRequest, compare, plan_variants
 from sjdvp.engine.loading import open_engines
 from sjdvp.errors import DeviceError
 from sjdvp.events import ignore
@@ -34,7 +34,7 @@ def test_all_decoders_twice(tmp_path):
     )
     prompts = inline_prompts(["red dog", "a blue cat", "dog"])
     once, again = (
-        compared(Request(variants, tmp_path / out, prompts, Selection(None, None)))
+        compared(ComparisonRequest(variants, tmp_path / out, prompts, Selection(None, None)))
         for out in ("once", "again")
     )  # fmt: skip
     assert [run.name for run in once] == names
