@@ -34,7 +34,7 @@ def test_devices_are_logical_whatever_the_environment_calls_them(monkeypatch):
 
 
 def test_device_and_gpus_exclude_each_other():
-    with pytest.raises(ConfigError, match="both say where"):
+    with pytest.raises(ConfigError, match="both set devices"):
         Processes(gpus="2").devices(RunConfig(run=RunSettings(device="cpu")))
 
 

@@ -86,7 +86,8 @@ def test_generate_draws_all_though_its_lines_find_no_room(shell, out, flags):
     assert (done.returncode, images(out)) == (1, WHOLE)
     assert (
         done.stderr.count(
-            f"sjdvp: warning: {what} cannot be written ({FULL}); the run goes on, and ends with 1\n"
+            f"sjdvp: warning: cannot write {what} ({FULL}); "
+            "the run goes on and will end with exit code 1\n"
         )
         == 1
     )
@@ -139,8 +140,8 @@ def test_an_answer_that_finds_no_room_is_one_line(shell, arguments):
     done = shell(arguments, ">/dev/full")
     assert done.returncode == 1
     assert (
-        f"sjdvp: error: stdout cannot be written: {FULL}\n  make room, or send it elsewhere\n"
-        in done.stderr
+        f"sjdvp: error: cannot write to stdout: {FULL}\n"
+        "  free some space, or redirect it elsewhere\n" in done.stderr
     )
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
