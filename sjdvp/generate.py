@@ -58,11 +58,10 @@ class Request:
 
     config: RunConfig
     out: Path
-    prompts: Path | None = None  # a prompt file or folder
+    prompts: Path | tuple[Path, ...] | None = None  # prompt files or folders, in this order
     inline: tuple[str, ...] = ()
     stdin: BinaryIO | None = None  # prompts read line by line as they come
-    format: str = "auto"
-    column: str | None = None
+    reading: ReadOptions = field(default_factory=ReadOptions)
     shard: Shard = field(default_factory=Shard)
     selection: Selection = field(default_factory=Selection)
     overwrite: bool = False  # draw again what is there already
@@ -91,6 +90,8 @@ class Preview:
     format: str
     skipped_lines: int
     duplicates: int
+    empty_rows: int = 0  # skipped, as they hold no prompt
+    notes: tuple[str, ...] = ()  # parts of the prompt files that are not read
 
 
 def preview(request: Request) -> Preview:
@@ -110,6 +111,8 @@ def preview(request: Request) -> Preview:
         prompts.format,
         prompts.skipped,
         prompts.duplicates,
+        prompts.empty,
+        prompts.notes,
     )
 
 
@@ -168,12 +171,8 @@ def _require_rows(selection: Selection, count: int, source: str) -> None:
 
 def _read(request: Request) -> PromptSet | None:
     if request.prompts is not None:
-        return read_prompts(request.prompts, _reading(request))
-    return inline_prompts(request.inline) if request.inline else None
-
-
-def _reading(request: Request) -> ReadOptions:
-    return ReadOptions(request.format, (request.column,) if request.column else ())
+        return read_prompts(request.prompts, request.reading)
+    return inline_prompts(request.inline, request.reading) if request.inline else None
 
 
 def _plan(request: Request, seed: int) -> Plan:
@@ -223,15 +222,10 @@ class _Run:
         notes.append(
             f"the weights' licence: {config.model.licence}" if config.model.licence else ""
         )
-        if prompts is not None:
-            notes.append(f"{prompts.skipped} blank lines skipped" if prompts.skipped else "")
-            notes.append(
-                f"{prompts.duplicates} prompts repeat an earlier row; each row gets its own image"
-                if prompts.duplicates
-                else ""
-            )
+        notes += prompts.remarks() if prompts is not None else []
+        warnings = {stale, *(prompts.notes if prompts is not None else ())}
         for note in filter(None, notes):
-            self.listen(Note("warning" if note is stale else "info", note))
+            self.listen(Note("warning" if note in warnings else "info", note))
 
     def count(self, prompts: tuple[Prompt, ...]) -> None:
         """Take the images of more prompts into the account."""
@@ -310,7 +304,7 @@ def _from_file(request: Request, run: _Run, prompts: PromptSet) -> TaskQueue:
 def _from_pipe(request: Request, run: _Run, held: contextlib.ExitStack) -> TaskQueue:
     assert request.stdin is not None
     prompts_log = held.enter_context(PromptsLog(request.out))
-    arriving = stream_prompts(request.stdin, _reading(request))
+    arriving = stream_prompts(request.stdin, request.reading)
 
     def tasks(prompt: Prompt) -> list[Task]:
         prompts_log.admit([prompt])

@@ -41,6 +41,8 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
         "images per prompt": copies,
         "prompts": f"{seen.format}, {counted(seen.skipped_lines, 'blank line')} skipped, "
         f"{counted(seen.duplicates, 'duplicate')}",
+        "empty rows": f"{seen.empty_rows} skipped" if seen.empty_rows else None,
+        "left out": "; ".join(seen.notes) or None,
         "shard": request.shard,
         "files": ", ".join([str(request.out / file) for file in files] + ["…"]),
         "profile": f"{config.profile} ({config.model.backbone})",
@@ -56,7 +58,8 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
         "device": config.run.device,
         "fingerprint": config.fingerprint(),
     }
-    show_table(["what", "value"], [[key, str(value)] for key, value in plan.items()])
+    rows = [[key, str(value)] for key, value in plan.items() if value is not None]
+    show_table(["what", "value"], rows)
     return 0
 
 

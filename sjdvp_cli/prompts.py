@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 _prompts = option("Prompts")
 
-Format = Literal["auto", "txt", "tsv", "csv", "jsonl", "json", "coco", "geneval", "dir"]
+Format = Literal[
+    "auto", "txt", "tsv", "csv", "jsonl", "json", "coco", "geneval", "yaml", "parquet", "dir"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,11 @@ class Source:
     """Where prompts come from."""
 
     prompts: Annotated[
-        str | None,
+        list[str] | None,
         _prompts(
             "--prompts",
             metavar="FILE|DIR|-",
-            help="Prompt file or folder; - reads stdin.",
+            help="Prompt file or folder; may be repeated; - reads stdin.",
             show_default="none",
         ),
     ] = None
@@ -42,9 +44,14 @@ class Source:
     ] = None
 
     @property
-    def path(self) -> Path | None:
-        """The prompt file, when there is one."""
-        return expanded(Path(self.prompts)) if self.prompts and self.prompts != "-" else None
+    def paths(self) -> tuple[Path, ...]:
+        """The prompt files, in their order; none where prompts come from stdin or from flags."""
+        return () if self.is_stdin else tuple(expanded(Path(name)) for name in self.prompts or ())
+
+    @property
+    def is_stdin(self) -> bool:
+        """Whether prompts come from stdin."""
+        return self.prompts == ["-"]
 
     def check(self) -> None:
         """Raise ConfigError unless prompts come from exactly one place."""
@@ -53,6 +60,8 @@ class Source:
                 "prompts must come from either --prompts or --prompt",
                 "for example --prompts prompts.txt",
             )
+        if self.prompts and "-" in self.prompts and not self.is_stdin:
+            raise ConfigError("stdin (-) is not read together with files", "cat FILE - | sjdvp ...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,70 +71,115 @@ class Reading:
     format: Annotated[
         Format, _prompts("--format", help="Format of the file; auto goes by name and content.")
     ] = "auto"
-    column: Annotated[
-        str | None,
+    columns: Annotated[
+        list[str] | None,
         _prompts(
             "--column",
             metavar="NAME",
-            help="Column or key that holds the prompt.",
+            help="Column or key that holds the prompt, A.B for B inside of A; may be repeated: "
+            "the first that a row has.",
             show_default="found by its name",
         ),
     ] = None
+    delimiter: Annotated[
+        str,
+        _prompts(
+            "--delimiter",
+            metavar="CHARACTER",
+            help="Between the cells of csv and tsv; \\t for TAB.",
+            show_default="by the first line",
+        ),
+    ] = ""
+    no_header: Annotated[
+        bool, _prompts("--no-header", help="The table has no header: columns are called 1, 2, 3 …")
+    ] = False
+    id_column: Annotated[
+        str,
+        _prompts(
+            "--id-column", metavar="NAME", help="Column that holds the id.", show_default="id"
+        ),
+    ] = ""
+    no_ids: Annotated[
+        bool, _prompts("--no-ids", help="Rows have no id; a column id is carried like others.")
+    ] = False
+    skip_empty: Annotated[
+        bool, _prompts("--skip-empty", help="Skip rows without a prompt instead of refusing them.")
+    ] = False
+    template: Annotated[
+        str,
+        _prompts(
+            "--template",
+            metavar="TEXT",
+            help="Make prompts of columns, such as '{prompt}, {style}'.",
+            show_default="none",
+        ),
+    ] = ""
 
     def options(self) -> "ReadOptions":
         """Return what the flags say, as the library reads it; raises ConfigError."""
         from sjdvp.runs.prompts import ReadOptions
 
-        return ReadOptions(self.format, (self.column,) if self.column else ())
+        return ReadOptions(
+            format=self.format,
+            columns=tuple(self.columns or ()),
+            delimiter=self.delimiter,
+            header=not self.no_header,
+            id_column=self.id_column,
+            ids=not self.no_ids,
+            skip_empty=self.skip_empty,
+            template=self.template,
+        )
 
 
 @takes_options
 def command(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE|DIR|-", help="Prompt file or folder; - reads stdin.")
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE|DIR|-", help="Prompt files or folders, in this order; - reads stdin."
+        ),
     ],
     *,
     reading: Reading,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the prompts that a file or folder holds."""
-    found = read_whole(file, reading)
-    counts = {
-        "count": len(found),
-        "skipped": found.skipped,
-        "duplicates": found.duplicates,
-        "format": found.format,
-    }
+    """Show the prompts that files or folders hold."""
+    found = read_given(Source(prompts=files), reading)
     if as_json:
+        counts = {"count": len(found), "skipped": found.skipped, "empty": found.empty}
+        told = {"duplicates": found.duplicates, "format": found.format, "notes": found.notes}
         # Only the tokenizer of a model knows where a prompt would be truncated.
-        typer.echo(json.dumps({**counts, "truncated_at": None}))
+        typer.echo(json.dumps({**counts, **told, "truncated_at": None}))
         return
-    show_table(["row", "prompt"], [[str(prompt.index), prompt.text] for prompt in found.prompts])
+    if any(prompt.id is not None for prompt in found.prompts):
+        rows = [[str(prompt.index), prompt.id or "", prompt.text] for prompt in found.prompts]
+        show_table(["row", "id", "prompt"], rows)
+    else:
+        show_table(
+            ["row", "prompt"], [[str(prompt.index), prompt.text] for prompt in found.prompts]
+        )
+    for note in found.notes:
+        typer.echo(f"sjdvp: warning: {note}", err=True)
     typer.echo(f"sjdvp: {describe(found)}", err=True)
 
 
 def describe(found: "PromptSet") -> str:
-    """Return one line about a prompt file."""
+    """Return one line about prompts that were read."""
     parts = [f"{counted(len(found), 'prompt')} ({found.format})"]
     parts += [f"{counted(found.skipped, 'blank line')} skipped"] if found.skipped else []
+    parts += [f"{counted(found.empty, 'row')} without a prompt skipped"] if found.empty else []
     parts += [counted(found.duplicates, "duplicate")] if found.duplicates else []
     return ", ".join(parts)
 
 
-def read_whole(file: Path, reading: Reading) -> "PromptSet":
-    """Read a prompt file or folder, or stdin to its end where `file` is -."""
-    from sjdvp.runs.prompts import read_prompts, read_stream
-
-    if str(file) == "-":
-        return read_stream(sys.stdin.buffer, reading.options())
-    return read_prompts(file, reading.options())
-
-
 def read_given(source: Source, reading: Reading) -> "PromptSet":
     """Read the prompts that the flags name, to their end."""
-    from sjdvp.runs.prompts import inline_prompts
+    from sjdvp.runs.prompts import inline_prompts, read_prompts, read_stream
 
     source.check()
-    if source.prompts:
-        return read_whole(source.path or Path("-"), reading)
-    return inline_prompts(source.prompt or ())
+    options = reading.options()
+    if source.is_stdin:
+        return read_stream(sys.stdin.buffer, options)
+    if source.paths:
+        return read_prompts(source.paths, options)
+    return inline_prompts(source.prompt or (), options)

@@ -138,7 +138,7 @@ def command(
         return _send_missing(out, source, array)
     flags = [*arguments(source), *arguments(reading), *arguments(rows), *arguments(settings)]
     job = _job(out, flags, array, asked)
-    if source.prompts == "-":
+    if source.is_stdin:
         raise ConfigError("a job array cannot read its prompts from stdin", "write them to a file")
     config, shard = settings.resolve().config, f"0/{job.shards}"
     _check(job, make_request(source, reading, rows, config, out, shard), submit=array.submit)

@@ -46,7 +46,12 @@ class PromptsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -69,7 +74,10 @@ def _rows(root: Path) -> Iterator[Row]:
         try:
             _check(row, line - 1)
         except ValueError as error:
-            raise FolderError(f"{PROMPTS}: line {line}: {error}", "put back what stood there, or use another --out") from error
+            raise FolderError(
+                f"{PROMPTS}: line {line}: {error}",
+                "put back what stood there, or use another --out",
+            ) from error
         yield row
 
 
@@ -82,7 +90,9 @@ def _check(row: Row, index: int) -> None:
         raise ValueError(f"index must be {index}, found {row['index']}")
     unknown = [key for key in row if key not in _KEYS]
     if unknown:
-        raise ValueError(f"there is no key {printable(unknown[0])!r} in such a row; known keys: {', '.join(_KEYS)}")
+        raise ValueError(
+            f"there is no key {printable(unknown[0])!r} in such a row; known keys: {', '.join(_KEYS)}"
+        )
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -91,7 +101,13 @@ def _check(row: Row, index: int) -> None:
 
 def _row(prompt: Prompt) -> dict[str, Any]:
     extra = dict(prompt.extra)
-    return {"index": prompt.index, "id": prompt.id, "prompt": prompt.text, "digest": prompt.digest, "extra": extra}
+    return {
+        "index": prompt.index,
+        "id": prompt.id,
+        "prompt": prompt.text,
+        "digest": prompt.digest,
+        "extra": extra,
+    }
 
 
 def _changed(old: Row, new: Row) -> FolderError:

@@ -262,7 +262,54 @@ def test_prompts(sjdvp, prompts):
     assert result.out == "0\ta cat\n1\ta dog\n2\ta cat\n"
     assert result.err == "sjdvp: 3 prompts (txt), 1 blank line skipped, 1 duplicate\n"
     expected = {"count": 3, "skipped": 1, "duplicates": 1, "format": "txt", "truncated_at": None}
+    expected |= {"empty": 0, "notes": []}
     assert json.loads(sjdvp("prompts", prompts, "--json").out) == expected
+
+
+def test_prompt_files_may_be_several(sjdvp, tmp_path):
+    (tmp_path / "a.txt").write_text("a red apple\na blue car\n")
+    (tmp_path / "b.txt").write_text("a panda\n")
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    assert sjdvp("prompts", *files).out == "0\ta red apple\n1\ta blue car\n2\ta panda\n"
+    flags = ["--prompts", files[0], "--prompts", files[1], "--dry-run", "--json"]
+    planned = json.loads(sjdvp("generate", *flags, "-o", tmp_path / "out").out)
+    assert (planned["requested"], planned["format"]) == (3, "txt")
+    mixed = sjdvp("prompts", files[0], "-")
+    assert (mixed.code, "stdin (-) is not read together with files" in mixed.err) == (2, True)
+
+
+def test_reading_flags_reach_the_reader(sjdvp, tmp_path):
+    (tmp_path / "c.txt").write_text("1.jpg|a woman\n2.jpg|\n3.jpg|a girl\n")
+    refused = sjdvp("prompts", tmp_path / "c.txt")
+    assert (refused.code, "--delimiter '|' --no-header --column 2" in refused.err) == (2, True)
+    flags = ["--delimiter", "|", "--no-header", "--column", "text", "--column", "2"]
+    more = ["--id-column", "1", "--skip-empty", "--template", "{prompt}, flat"]
+    result = sjdvp("prompts", tmp_path / "c.txt", *flags, *more)
+    assert result.out == "0\t1.jpg\ta woman, flat\n1\t3.jpg\ta girl, flat\n"
+    assert result.err == "sjdvp: 2 prompts (csv), 1 row without a prompt skipped\n"
+    without = sjdvp("prompts", tmp_path / "c.txt", *flags, "--skip-empty", "--no-ids")
+    assert without.out == "0\ta woman\n1\ta girl\n"
+
+
+def test_what_a_folder_leaves_out_is_told(sjdvp, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "1.txt").write_text("a cat")
+    (tmp_path / "set" / "1.jpg").write_bytes(b"x")
+    result = sjdvp("prompts", tmp_path / "set")
+    assert "sjdvp: warning: left out of set: 1.jpg\n" in result.err
+    planned = sjdvp("generate", "--prompts", tmp_path / "set", "-o", tmp_path / "o", "--dry-run")
+    assert "left out of set: 1.jpg" in planned.out
+    drawn = sjdvp("generate", "--prompts", tmp_path / "set", "-o", tmp_path / "o", "-q")
+    assert (drawn.code, "left out of set: 1.jpg" in drawn.err) == (0, True)
+
+
+def test_every_format_of_the_library_is_a_choice():
+    from typing import get_args
+
+    from sjdvp.runs.prompts import FORMATS
+    from sjdvp_cli.prompts import Format
+
+    assert get_args(Format) == FORMATS
 
 
 def test_doctor_without_weights(sjdvp, tmp_path):

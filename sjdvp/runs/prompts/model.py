@@ -38,3 +38,11 @@ class PromptSet:
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def remarks(self) -> list[str]:
+        """Say for people what was left out, and which prompts repeat others."""
+        lines = [f"{self.skipped} blank lines skipped"] if self.skipped else []
+        lines += [f"{self.empty} rows without a prompt skipped"] if self.empty else []
+        lines += self.notes
+        repeat = f"{self.duplicates} prompts repeat an earlier row; each row gets its own image"
+        return [*lines, repeat] if self.duplicates else lines
