@@ -24,28 +24,21 @@ from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted
 from sjdvp.jobs import ImageGenerator, Job
 from sjdvp.profiles import Resolved
-from sjdvp.runs.folder import Wanted, check_fits, open_folder
-from sjdvp.runs.jsonl import Appender, Row
-from sjdvp.runs.layout import RUN, log_path
-from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
-from sjdvp.runs.log import finished, read_log
-from sjdvp.runs.pinned import keep_revision, pinned
-from sjdvp.runs.plan import Plan, Task
+from sjdvp.runs.folder import OpenRun, RunFolder, check_fits
+from sjdvp.runs.job_queue import Task
+from sjdvp.runs.jsonl import JsonRow
 from sjdvp.runs.prompts import PromptSet
-from sjdvp.runs.prompts_log import PromptsLog, check_unchanged
-from sjdvp.runs.row import RowMaker
-from sjdvp.runs.seeds import image_seed, new_run_seed
-from sjdvp.runs.sharding import Selection, Shard
+from sjdvp.runs.run_json import Wanted
+from sjdvp.runs.sharding import RUN, Selection, image_seed, new_run_seed
 from sjdvp.runs.signals import raise_if_stopped, stoppable
-from sjdvp.runs.summary import Summary, Tally
-from sjdvp.runs.writer import Saver
+from sjdvp.runs.summary import RunCounts, RunSummary
+from sjdvp.runs.writer import ImageWriter
 
 OpenGenerators = Callable[[Sequence[RunConfig]], AbstractContextManager[Sequence[ImageGenerator]]]
 Resolve = Callable[
     [Mapping[str, Any]], Resolved
 ]  # overrides by dotted key, on top of everything else that was given
 
-_WHOLE = Shard()
 _RELAX = {
     "lantern": ("neighbours", "delta", "scale"),
     "gsd": ("group", "delta", "distance"),
@@ -128,7 +121,7 @@ def _effective(decoder: DecoderConfig) -> DecoderConfig:
 
 def compare(
     request: ComparisonRequest, open_generators: OpenGenerators, listen: Listener
-) -> Summary:
+) -> RunSummary:
     """Draw what is not on disk yet, the variants taking turns; tells the same events as `generate`.
 
     Each turn of a variant is one batch; who goes first moves on by one with every turn, so that a slow moment strikes all alike.
@@ -167,10 +160,10 @@ def _seeded(request: ComparisonRequest) -> list[Variant]:
             "a comparison needs a batch size of its own choice",
             "give --batch-size 1, or another number",
         )
-    fits = [check_fits(request.out / variant.name, variant.config) for variant in request.variants]
-    for variant, info in zip(request.variants, fits, strict=True):
-        if info is not None:
-            check_unchanged(request.out / variant.name, request.prompts.prompts)
+    fits = [
+        check_fits(request.out / variant.name, variant.config, request.prompts)
+        for variant in request.variants
+    ]
     known = [info.seed for info in fits if info is not None]
     given = request.variants[0].config.run.seed
     seed = given if given is not None else known[0] if known else new_run_seed()
@@ -181,12 +174,14 @@ def _seeded(request: ComparisonRequest) -> list[Variant]:
     for variant in (
         variants
     ):  # again, now that the seed is known: folders of different seeds do not fit together
-        check_fits(request.out / variant.name, variant.config)
+        check_fits(request.out / variant.name, variant.config, request.prompts)
     return variants
 
 
-def _announce(request: ComparisonRequest, tracks: Sequence["_Track"], listen: Listener) -> Tally:
-    tally = Tally()
+def _announce(
+    request: ComparisonRequest, tracks: Sequence["_Track"], listen: Listener
+) -> RunCounts:
+    tally = RunCounts()
     for track in tracks:
         tally.requested += len(track.todo) + track.done
         tally.skipped += track.done
@@ -211,9 +206,9 @@ def _announce(request: ComparisonRequest, tracks: Sequence["_Track"], listen: Li
 def _pinned(tracks: Sequence["_Track"], out: Path) -> list[RunConfig]:
     """Return the settings of the variants with paths for hub ids, all at one revision: that of the first variant's folder."""
     first, *others = tracks
-    model = pinned(first.config, out / first.name).model
+    model = first.run.located_config().model
     for track in others:
-        kept = keep_revision(out / track.name, model.revision)
+        kept = track.run.keep_revision(model.revision)
         if kept != model.revision:
             raise FolderError(
                 f"{out / track.name} was drawn with revision {kept} of the weights, and {out / first.name} with {model.revision}",
@@ -226,7 +221,7 @@ def _draw(
     request: ComparisonRequest,
     tracks: Sequence["_Track"],
     generators: Sequence[ImageGenerator],
-    tally: Tally,
+    tally: RunCounts,
     listen: Listener,
 ) -> None:
     variants = [
@@ -235,7 +230,7 @@ def _draw(
         if track.todo
     ]
     for track, generator in variants:
-        for _ in generator.generate(_Jobs(_warmup_jobs(request, track.seed))):
+        for _ in generator.generate(_Jobs(_warmup_jobs(request, track.run.info.seed))):
             pass
     allowed = tracks[0].config.run.max_failures
     for turn in itertools.count():
@@ -268,13 +263,17 @@ class _Track:
     """A variant on disk, locked and open for writing."""
 
     name: str
-    config: RunConfig
-    seed: int
+    run: OpenRun
     todo: list[Task]
     done: int  # images finished by earlier runs
-    saver: Saver
+    writer: ImageWriter
 
-    def take_turn(self, generator: ImageGenerator) -> Iterator[Row]:
+    @property
+    def config(self) -> RunConfig:
+        """The settings of the variant."""
+        return self.run.config
+
+    def take_turn(self, generator: ImageGenerator) -> Iterator[JsonRow]:
         """Draw and save the next batch; yields the rows as they are on disk."""
         size = self.config.run.batch_size
         assert size != "auto"  # `compare` has seen to it
@@ -282,38 +281,21 @@ class _Track:
         del self.todo[:size]
         for image in generator.generate(_Jobs(turn)):
             task = turn[image.job]
-            yield self.saver.save(task.prompt, image, task.attempt)
+            yield self.writer.save(task.prompt, image, task.attempt)
 
 
 @contextlib.contextmanager
 def _open_track(variant: Variant, request: ComparisonRequest) -> Iterator[_Track]:
-    root, config, prompts = request.out / variant.name, variant.config, request.prompts
-    copies = config.run.num_images_per_prompt
-    info = open_folder(root, config, Wanted(copies, request.selection), prompts, request.argv)
-    remove_leftovers(root)
-    with shard_lock(root, _WHOLE), Appender(log_path(root, _WHOLE)) as log:
-        check_fits(
-            root, config
-        )  # again: until now another process might have begun the folder anew
-        with folder_lock(root), PromptsLog(root) as prompts_log:
-            prompts_log.admit(prompts.prompts)
-        entries = read_log(root)
-        done = frozenset(finished(root, entries))
-        plan = Plan(
-            info.seed,
-            copies,
-            _WHOLE,
-            request.selection,
-            entries,
-            done,
-            overwrite=False,
-            retry_failed=True,
-        )
+    wanted = Wanted(variant.config.run.num_images_per_prompt, request.selection)
+    root, prompts = request.out / variant.name, request.prompts
+    with (
+        RunFolder.open(root, variant.config, prompts, wanted=wanted, argv=request.argv) as run,
+        run.writer() as writer,
+    ):
+        plan = run.plan(request.selection)
         todo = [task for prompt in prompts.prompts for task in plan.tasks(prompt)]
-        saver = Saver(root, log, RowMaker(config, _WHOLE), copies, config.run.metadata)
-        yield _Track(
-            variant.name, config, info.seed, todo, plan.count(prompts.prompts)["finished"], saver
-        )
+        done = plan.count(prompts.prompts)["finished"]
+        yield _Track(variant.name, run, todo, done, writer)
 
 
 class _Jobs:

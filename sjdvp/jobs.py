@@ -1,9 +1,12 @@
 """What goes into an engine and what comes out: one job is one image. Imports no torch."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from sjdvp.config import RunConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -11,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One image to draw. Its pixels are a pure function of the run's pixel settings, `prompt` and `seed`."""
+    """One image to generate.
+
+    Its pixels are a pure function of the run's pixel settings, `prompt` and `seed`.
+    """
 
     index: int  # row of the prompt
     sample: int  # which of the images of that prompt
@@ -21,23 +27,26 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """One finished image, or its failure: exactly one of `image_HWC` (uint8, RGB) and `error` is set.
+    """One finished image, or its failure: exactly one of `image_HWC` and `error` is set.
 
-    `stats` holds the measured fields of the log row (nfe, image_tokens, drafted, accepted, ..., seconds with `_s` in the key);
-    it has the same keys for failed images. `error` has the keys type, message, hint.
+    `stats` has the measured fields of the log row (nfe, image_tokens, drafted, accepted, ...,
+    seconds with `_s` in the key), the same keys for failed images.
     """
 
     job: Job
-    image_HWC: "np.ndarray[Any, Any] | None"
+    image_HWC: "np.ndarray[Any, Any] | None"  # uint8, RGB
     stats: dict[str, Any] = field(default_factory=dict)
-    error: dict[str, str] | None = None
+    error: dict[str, str] | None = None  # type, message, hint
 
 
 class JobQueue(Protocol):
     """Where an engine takes its next job from."""
 
     def take(self, *, wait: bool) -> Job | None:
-        """Return the next job. None: the source has ended (`wait` true) or has nothing just now (`wait` false)."""
+        """Return the next job.
+
+        None: the queue has ended (`wait` true) or has nothing yet (`wait` false).
+        """
 
 
 class JobList:
@@ -52,10 +61,14 @@ class JobList:
 
 
 class ImageGenerator(Protocol):
-    """Anything that turns jobs into images: the engine, or a stand-in in a test."""
+    """Anything that turns jobs into images: the engine, workers, or a fake in a test."""
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
-        """Draw every job of the source, several at a time, and yield each image as it is ready (in any order).
+        """Generate every job, several at a time, and yield each image as it is ready, in any order.
 
-        A failed image is a ImageResult with an error; an exception means that the generator itself cannot go on.
+        A failed image is an ImageResult with an error; an exception means that the generator
+        itself cannot continue.
         """
+
+
+OpenGenerator = Callable[[RunConfig], AbstractContextManager[ImageGenerator]]

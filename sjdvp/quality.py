@@ -18,8 +18,8 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
 from sjdvp.errors import ConfigError, FolderError, WeightsError
 from sjdvp.report.load import Run, load_runs
-from sjdvp.runs.layout import RUN
 from sjdvp.runs.log import image_sizes
+from sjdvp.runs.sharding import RUN
 
 BATCH = 16
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})

@@ -61,7 +61,7 @@ def command(
     from sjdvp.analysis.summary import Account, as_json, tables
     from sjdvp.compare import variant_folders
     from sjdvp.report.load import load_runs
-    from sjdvp.runs.atomic import advice
+    from sjdvp.runs.atomic import storage_hint
 
     request = _request(analysis, source, reading, settings)
     folders = variant_folders(request)
@@ -76,7 +76,7 @@ def command(
         for i, table in enumerate(tables(analyzed)):
             typer.echo("\n" * (i > 0) + table.title)
             show_table(table.headings, table.rows)
-    with advice("free some space, then run the same command: finished images are kept"):
+    with storage_hint("free some space, then run the same command: finished images are kept"):
         written = write_page(analyzed, found, request.out / "analysis.html")
     for path in written:
         typer.echo(f"sjdvp: wrote {path}", err=True)

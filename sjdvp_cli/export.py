@@ -26,11 +26,11 @@ def command(
     ] = None,
 ) -> int:
     """Write finished images in the folder layout of a benchmark, as hard links."""
-    from sjdvp.runs.atomic import advice
+    from sjdvp.runs.atomic import storage_hint
     from sjdvp.runs.export import export_folder
 
     target = target or out / f"export-{layout}"
-    with advice("free some space, or export elsewhere: --to DIR"):
+    with storage_hint("free some space, or export elsewhere: --to DIR"):
         done = export_folder(out, target, layout)
     for reason in done.left_out:
         typer.echo(f"sjdvp: left out: {reason}", err=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import typer
 
 from sjdvp.events import Event, ImageFinished, Note, RunFinished, RunStarted
-from sjdvp.runs.summary import Tally
+from sjdvp.runs.summary import RunCounts
 from sjdvp.text import counted, printable, shortened
 from sjdvp_cli.options import Mode
 
@@ -27,7 +27,7 @@ BAR_WIDTH = 90  # columns; the numbers take up to 75, so a narrower terminal sho
 class RunState:
     """How far a run is, from its events."""
 
-    counts: Tally = field(default_factory=Tally)  # `skipped`: finished by an earlier run
+    counts: RunCounts = field(default_factory=RunCounts)  # `skipped`: finished by an earlier run
     total: int | None = None  # unknown while prompts still come from a pipe
     started: float = 0.0
     summary: Mapping[str, Any] | None = None

@@ -65,7 +65,7 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
 
 def _first_files(request: "Request", requested: int | None, most: int = 3) -> list[str]:
     """Return the names of the first images, in the order of the prompts."""
-    from sjdvp.runs.layout import image_file
+    from sjdvp.runs.sharding import image_file
 
     copies, end = request.config.run.num_images_per_prompt, request.selection.end
     rows = (

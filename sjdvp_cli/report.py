@@ -63,9 +63,9 @@ def show_lines(lines: Sequence["Line"]) -> None:
 def write_files(runs: Sequence["Run"], lines: Sequence["Line"], file: Path) -> None:
     """Write the page `file`, and Markdown and CSV beside it; print their names."""
     from sjdvp.report.write import write_report
-    from sjdvp.runs.atomic import advice
+    from sjdvp.runs.atomic import storage_hint
 
-    with advice("free some space, or write elsewhere: sjdvp report DIR --out FILE.html"):
+    with storage_hint("free some space, or write elsewhere: sjdvp report DIR --out FILE.html"):
         paths = write_report(runs, lines, file)
     for path in paths:
         typer.echo(f"sjdvp: wrote {path} ({_size(path.stat().st_size)})", err=True)

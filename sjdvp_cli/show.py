@@ -17,7 +17,7 @@ def command(
     ] = False,
 ) -> None:
     """Show the prompt and settings stored in an image."""
-    from sjdvp.runs.images import read_metadata
+    from sjdvp.runs.writer import read_metadata
 
     row = read_metadata(image).get("sjdvp")
     if row is None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
-from sjdvp.runs.layout import log_paths
+from sjdvp.runs.sharding import log_paths
 
 IMAGES = 40
 VOLATILE = ("save_s", "host", "pid", "started_at")

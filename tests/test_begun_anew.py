@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from sjdvp.compare import compare
 from sjdvp.config import DecoderConfig, ModelConfig, RunConfig, RunSettings
@@ -14,7 +15,8 @@ from sjdvp.errors import FolderError, WeightsError
 from sjdvp.events import ignore
 from sjdvp.generate import Request, generate
 from sjdvp.runs.check import check_folder
-from sjdvp.runs.locks import is_drawn, shard_lock
+from sjdvp.runs.locks import is_locked, shard_lock
+from sjdvp.runs.run_json import read_run
 from sjdvp.runs.sharding import Shard
 from tests.fake_generator import FakeGenerator
 from tests.test_compare import Engines
@@ -65,25 +67,34 @@ def test_a_failed_image_is_a_row_and_binds(tmp_path):
 
 def test_a_run_at_work_on_its_first_image_binds(tmp_path):
     def meanwhile(config):
-        assert is_drawn(tmp_path)
+        assert is_locked(tmp_path)
         with pytest.raises(FolderError, match=r"model\.path"):
             draw(tmp_path, WRONG)
         return FakeGenerator().open(config)
 
     assert draw(tmp_path, RIGHT, open_generator=meanwhile).ok == 1
-    assert not is_drawn(tmp_path)
+    assert not is_locked(tmp_path)
 
 
-def test_a_run_that_is_overtaken_before_its_lock_is_refused(tmp_path, monkeypatch):
-    def overtaken(root, shard):
-        monkeypatch.undo()
-        with pytest.raises(WeightsError):
-            draw(root, WRONG, open_generator=no_weights)
+def test_run_json_is_read_once_and_the_shard_is_locked_with_the_folder(tmp_path, monkeypatch):
+    """So no other process can make the folder anew between the check and the lock."""
+    reads, held = [], []
+
+    def read(root):
+        reads.append(root)
+        return read_run(root)
+
+    def lock(root, shard):
+        held.append(FileLock(root / ".lock", blocking=False, is_singleton=False))
+        with pytest.raises(Timeout):
+            held[-1].acquire()
         return shard_lock(root, shard)
 
-    monkeypatch.setattr("sjdvp.generate.shard_lock", overtaken)
-    with pytest.raises(FolderError, match=r"model\.path"):
+    monkeypatch.setattr("sjdvp.runs.folder.read_run", read)
+    monkeypatch.setattr("sjdvp.runs.folder.shard_lock", lock)
+    for _ in range(2):
         draw(tmp_path, RIGHT)
+    assert (len(reads), len(held)) == (2, 2)
 
 
 def test_a_comparison_too(tmp_path):

@@ -22,11 +22,10 @@ from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
 from sjdvp.generate import Request, generate, preview
 from sjdvp.jobs import Job
 from sjdvp.runs.check import check_folder
-from sjdvp.runs.images import read_metadata
 from sjdvp.runs.jsonl import read_rows
-from sjdvp.runs.layout import log_paths
-from sjdvp.runs.row import KEYS
-from sjdvp.runs.sharding import Selection, Shard
+from sjdvp.runs.log import KEYS
+from sjdvp.runs.sharding import Selection, Shard, log_paths
+from sjdvp.runs.writer import read_metadata
 from tests.fake_generator import FakeGenerator, noise
 
 TEXTS = ["a red apple", "two\u2028cats", "fail here", "0", "a red apple", "plum", "fig"]
@@ -200,7 +199,7 @@ def test_metadata_in_the_image_and_without(tmp_path, good):
         "prompt 3\nSteps: 64, Sampler: best, CFG scale: 1.0, Seed: "
     )
     assert read_metadata(without.out / "images/000003.png") == {}
-    with pytest.raises(FolderError, match="not a image"):
+    with pytest.raises(FolderError, match="not a readable image"):
         read_metadata(good)
     again = dataclasses.replace(without, out=tmp_path / "again")
     run(again, FakeGenerator(batch=2))
@@ -238,6 +237,7 @@ def test_checks_come_before_the_generator(tmp_path, good):
     generator = FakeGenerator()
     (tmp_path / "bad.txt").write_bytes(b"\xff")
     (tmp_path / "stranger" / "images").mkdir(parents=True)
+    (tmp_path / "stranger" / "images" / "a.png").touch()
     (tmp_path / "file").touch()
     for request, error in [
         (Request(config(), tmp_path / "out", prompts=tmp_path / "bad.txt"), PromptError),

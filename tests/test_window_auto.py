@@ -10,7 +10,7 @@ from sjdvp.events import ignore
 from sjdvp.generate import Request, generate, preview
 from sjdvp.profiles import resolve
 from sjdvp.runs.jsonl import read_rows
-from sjdvp.runs.layout import log_paths
+from sjdvp.runs.sharding import log_paths
 from tests.fake_generator import FakeGenerator
 
 AUTO = RunConfig(decoder=DecoderConfig(window="auto"), run=RunSettings(seed=7))
@@ -43,7 +43,7 @@ def test_a_preview_picks_nothing(tmp_path):
 
 
 def test_where_nobody_can_pick_auto_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="auto is for `sjdvp generate` alone"):
+    with pytest.raises(ConfigError, match="can be auto only in `sjdvp generate`"):
         generate(Request(AUTO, tmp_path, inline=("plum",)), FakeGenerator().open, ignore)
     assert not (tmp_path / "run.json").exists()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from sjdvp.analysis.metrics import Seen, Sums
 from sjdvp.errors import FolderError
 from sjdvp.report.load import Run
-from sjdvp.runs.jsonl import Row, read_rows
+from sjdvp.runs.jsonl import JsonRow, read_rows
 from sjdvp.runs.log import ImageKey
 
 
@@ -15,7 +15,7 @@ def notes_path(run: Path) -> Path:
     return run.with_name(f"{run.name}.seen.jsonl")
 
 
-def note(key: ImageKey, sums: Sums) -> Row:
+def note(key: ImageKey, sums: Sums) -> JsonRow:
     """Return the row of one image."""
     return {"index": key[0], "sample": key[1], "sums": sums}
 

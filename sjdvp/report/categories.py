@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sjdvp.report.load import Run
 from sjdvp.report.metrics import Figures, figures
-from sjdvp.runs.jsonl import Row
+from sjdvp.runs.jsonl import JsonRow
 
 _MOST_GROUPS = 40  # a column with more is no category
 
@@ -45,9 +45,9 @@ def categories(runs: Sequence[Run]) -> list[Categories]:
 
 
 def _categories(column: str, names: dict[int, str], runs: Sequence[Run]) -> Categories:
-    rows: list[defaultdict[str, list[Row]]] = []
+    rows: list[defaultdict[str, list[JsonRow]]] = []
     for run in runs:
-        sorted_rows: defaultdict[str, list[Row]] = defaultdict(list)
+        sorted_rows: defaultdict[str, list[JsonRow]] = defaultdict(list)
         for (index, _), row in run.ok.items():
             if index in names:
                 sorted_rows[names[index]].append(row)

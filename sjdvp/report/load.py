@@ -8,11 +8,12 @@ from typing import Any
 
 from sjdvp.errors import FolderError
 from sjdvp.presets import PRESETS
-from sjdvp.runs.folder import RunInfo, require_run
-from sjdvp.runs.jsonl import Row
-from sjdvp.runs.layout import PROMPTS, RUN
-from sjdvp.runs.log import ImageKey, logged
+from sjdvp.runs.folder import RunFolder
+from sjdvp.runs.jsonl import JsonRow
+from sjdvp.runs.log import ImageKey, log_rows
 from sjdvp.runs.prompts_log import read_prompts_log
+from sjdvp.runs.run_json import RunInfo
+from sjdvp.runs.sharding import PROMPTS, RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +23,16 @@ class Run:
     name: str  # what it is called in tables: its decoder, or its folder where decoders clash
     root: Path
     info: RunInfo
-    rows: Mapping[ImageKey, Row]  # finished and failed images, in the order of the prompts
+    rows: Mapping[ImageKey, JsonRow]  # finished and failed images, in the order of the prompts
     extras: Mapping[int, Mapping[str, Any]]  # columns carried with the prompts, by prompt row
 
     @property
-    def ok(self) -> dict[ImageKey, Row]:
+    def ok(self) -> dict[ImageKey, JsonRow]:
         """The images that were drawn."""
         return {key: row for key, row in self.rows.items() if row["status"] == "ok"}
 
     @property
-    def failed(self) -> list[Row]:
+    def failed(self) -> list[JsonRow]:
         """The images that were not."""
         return [row for row in self.rows.values() if row["status"] != "ok"]
 
@@ -62,7 +63,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     Raises FolderError when a path holds no run folder or a log cannot be read.
     """
     roots = list(dict.fromkeys(root for path in paths for root in _roots(path)))
-    infos = [require_run(root) for root in roots]
+    infos = [RunFolder.read(root).info for root in roots]
     names = _names(roots, infos)
     return [_load(name, root, info) for name, root, info in zip(names, roots, infos, strict=True)]
 
@@ -78,7 +79,7 @@ def _roots(path: Path) -> list[Path]:
         ) from error
     if not inside:
         raise FolderError(
-            f"{path} is no run folder and holds none",
+            f"{path} is not a run folder and has none in it",
             "give the folder that was --out of generate or compare",
         )
     order = list(PRESETS)
@@ -115,10 +116,10 @@ def _load(name: str, root: Path, info: RunInfo) -> Run:
     return Run(name, root, info, _last_rows(root), extras)
 
 
-def _last_rows(root: Path) -> dict[ImageKey, Row]:
+def _last_rows(root: Path) -> dict[ImageKey, JsonRow]:
     """Return the last attempt at each image, from all logs of the folder."""
-    last: dict[ImageKey, tuple[tuple[int, str], Row]] = {}
-    for entry, row in logged(root):
-        if entry.key not in last or last[entry.key][0] <= entry.when:
-            last[entry.key] = (entry.when, row)
+    last: dict[ImageKey, tuple[tuple[int, str], JsonRow]] = {}
+    for entry, row in log_rows(root):
+        if entry.key not in last or last[entry.key][0] <= entry.order:
+            last[entry.key] = (entry.order, row)
     return {key: last[key][1] for key in sorted(last)}

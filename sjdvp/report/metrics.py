@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from sjdvp.runs.jsonl import Row
+from sjdvp.runs.jsonl import JsonRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Figures:
     latency_s: Spread | None
 
 
-def figures(rows: Sequence[Row]) -> Figures:
+def figures(rows: Sequence[JsonRow]) -> Figures:
     """Sum up finished images."""
     nfe = values(rows, "nfe")
     return Figures(
@@ -41,18 +41,18 @@ def figures(rows: Sequence[Row]) -> Figures:
     )
 
 
-def number(row: Row, key: str) -> float | None:
+def number(row: JsonRow, key: str) -> float | None:
     """Return a measurement of a row; None when it is absent, or nothing that can have been measured."""
     value = row.get(key)
     return value if _is_measure(value) else None
 
 
-def values(rows: Iterable[Row], key: str) -> list[float]:
+def values(rows: Iterable[JsonRow], key: str) -> list[float]:
     """Return a measurement of all rows that have it."""
     return [value for row in rows if (value := number(row, key)) is not None]
 
 
-def ratio(rows: Sequence[Row], above: str, below: str) -> float | None:
+def ratio(rows: Sequence[JsonRow], above: str, below: str) -> float | None:
     """Return the sum of one measurement over the sum of another, over the rows that have both."""
     pairs = [
         (a, b)
@@ -77,7 +77,7 @@ def quantile(numbers: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def commits(rows: Iterable[Row]) -> list[float]:
+def commits(rows: Iterable[JsonRow]) -> list[float]:
     """Return which share of all forward passes committed 0, 1, 2, ... tokens, from the rows' `accept_hist`; empty without any."""
     found = [
         counts
@@ -89,7 +89,7 @@ def commits(rows: Iterable[Row]) -> list[float]:
     return [count / whole for count in sums] if whole else []
 
 
-def accept_grid(rows: Iterable[Row]) -> list[list[float]] | None:
+def accept_grid(rows: Iterable[JsonRow]) -> list[list[float]] | None:
     """Return the share of accepted drafts at each place of the code grid, from the rows' `accept_map`; None without any.
 
     A map has one character a code in raster order, 1 for a draft that was accepted. Maps of another length than the first are

@@ -17,7 +17,7 @@ from sjdvp.report.metrics import accept_grid, commits, figures, number, quantile
 from sjdvp.report.settings import Setting, hardware, settings
 from sjdvp.report.table import BASES, Line, fixed, percent
 from sjdvp.report.thumbs import Thumb, how_many, make_thumbs
-from sjdvp.runs.jsonl import Row
+from sjdvp.runs.jsonl import JsonRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,18 +282,18 @@ def _strips(runs: Sequence[Run], keys: Sequence[tuple[int, int]]) -> Iterator[St
         yield Strip(key[0], str(first["prompt"]), _tags(first, extra, key[1]), tuple(shots))
 
 
-def _tokens(row: Row | None) -> str | None:
+def _tokens(row: JsonRow | None) -> str | None:
     return row.get("token_sha256") if row else None
 
 
-def _caption(row: Row) -> str:
+def _caption(row: JsonRow) -> str:
     nfe, latency = number(row, "nfe"), number(row, "latency_s")
     return " · ".join(
         [*([f"{nfe:.0f} forward passes"] if nfe else []), *([seconds(latency)] if latency else [])]
     )
 
 
-def _problem(row: Row) -> str:
+def _problem(row: JsonRow) -> str:
     return (
         "the image's file is absent or broken"
         if row["status"] == "ok"
@@ -301,7 +301,7 @@ def _problem(row: Row) -> str:
     )
 
 
-def _tags(row: Row, extra: Mapping[str, Any], sample: int) -> str:
+def _tags(row: JsonRow, extra: Mapping[str, Any], sample: int) -> str:
     words = [str(row["id"])] if row.get("id") else []
     words += [
         str(value) for value in extra.values() if isinstance(value, str) and 0 < len(value) <= 40

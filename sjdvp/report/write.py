@@ -22,7 +22,7 @@ from sjdvp.report.table import (
     gain_text,
     percent,
 )
-from sjdvp.runs.atomic import refusals, write_atomic
+from sjdvp.runs.atomic import storage_errors, write_atomic
 from sjdvp.text import printable
 
 
@@ -33,7 +33,7 @@ def write_report(runs: Sequence[Run], lines: Sequence[Line], file: Path) -> list
     """
     page = make_page(runs, lines, __version__)
     texts = {".html": html(page), ".md": markdown(page), ".csv": as_csv(page.lines)}
-    with refusals(file.parent.name):
+    with storage_errors(file.parent.name):
         file.parent.mkdir(parents=True, exist_ok=True)
     paths = [file.with_suffix(suffix) for suffix in texts]
     for path, text in zip(paths, texts.values(), strict=True):

@@ -1,1 +1,1 @@
-"""What lies on disk: prompt files, run folders, logs, images, locks. Imports no torch, typer or rich."""
+"""Prompt files and run folders. Imports no torch, typer or rich."""

@@ -1,4 +1,4 @@
-"""Writes that are whole or not there. The disk's refusals become StorageError, so that a run stops at once and can be resumed."""
+"""Atomic writes: a file has its old content or all of its new content."""
 
 import contextlib
 import errno
@@ -8,42 +8,42 @@ from pathlib import Path
 
 from sjdvp.errors import StorageError
 
-_ADVICE = {
-    errno.ENOSPC: "make room, then run the same command to resume",
-    errno.EDQUOT: "the quota is used up: make room, then run the same command to resume",
-    errno.EROFS: "the file system is read-only; when it can be written again, run the same command to resume",
+_RESUME = "run the same command to resume"
+_HINTS = {
+    errno.ENOSPC: f"the disk is full: free some space, then {_RESUME}",
+    errno.EDQUOT: f"the disk quota is used up: free some space, then {_RESUME}",
+    errno.EROFS: f"the file system is read-only: make it writable, then {_RESUME}",
 }
+_OTHER_HINT = f"when it can be written again, {_RESUME}"
 
 
 @contextlib.contextmanager
-def refusals(name: str) -> Iterator[None]:
-    """Turn an OSError inside the block into a StorageError that names what could not be written."""
+def storage_errors(name: str) -> Iterator[None]:
+    """Turn an OSError inside the block into a StorageError that names the file `name`."""
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(
-            error.errno or 0, "when it can be written again, run the same command to resume"
-        )
-        raise StorageError(f"cannot write {name}: {error.strerror or error}", advice) from error
+        hint = _HINTS.get(error.errno or 0, _OTHER_HINT)
+        raise StorageError(f"cannot write {name}: {error.strerror or error}", hint) from error
 
 
 @contextlib.contextmanager
-def advice(text: str) -> Iterator[None]:
-    """Give a StorageError of the block another advice than to resume a run."""
+def storage_hint(hint: str) -> Iterator[None]:
+    """Replace the hint of a StorageError inside the block, where there is no run to resume."""
     try:
         yield
     except StorageError as error:
-        raise StorageError(str(error), text) from error
+        raise StorageError(str(error), hint) from error
 
 
 def write_atomic(path: Path, data: bytes, owner: str = "") -> None:
-    """Write `path` whole: a hidden temporary file beside it, fsync, rename, fsync of the folder.
+    """Write a hidden temporary file beside `path`, fsync, rename it to `path`, fsync the folder.
 
-    Whatever interrupts it, `path` holds its old content or all of `data`. `owner` marks the temporary file, for whoever finds it
-    after a crash (see `leftovers`). Raises StorageError, and leaves no temporary file behind then.
+    `owner` is part of the temporary file's name, so that one left by a crash can be attributed (see
+    `temporary_files`). Raises StorageError, after removing the temporary file.
     """
     temporary = path.with_name(f".{path.name}.{owner}.tmp")
-    with refusals(path.name):
+    with storage_errors(path.name):
         try:
             _write_synced(temporary, data)
             temporary.replace(path)
@@ -54,7 +54,7 @@ def write_atomic(path: Path, data: bytes, owner: str = "") -> None:
         sync_folder(path.parent)
 
 
-def leftovers(folder: Path) -> list[tuple[Path, str]]:
+def temporary_files(folder: Path) -> list[tuple[Path, str]]:
     """Return the temporary files in `folder`, each with its owner."""
     return [
         (path, path.name.removesuffix(".tmp").rpartition(".")[2])
@@ -63,7 +63,7 @@ def leftovers(folder: Path) -> list[tuple[Path, str]]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` last; raises OSError."""
+    """Make the directory entries of `folder` durable; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Is a run folder whole? Compares what was asked for, the log rows and the bytes of the images."""
+"""Whether a run folder is complete: compares the request, the log rows and the image files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjdvp.runs.folder import expected_images, require_run
-from sjdvp.runs.layout import IMAGES, image_file
-from sjdvp.runs.log import Entry, image_sizes, read_log
+from sjdvp.runs.folder import RunFolder
+from sjdvp.runs.log import ImageKey, LogEntry, image_sizes
+from sjdvp.runs.sharding import IMAGES, image_file
 
-_OF_FILE_MANAGERS = (
-    "Thumbs.db",
-    "desktop.ini",
-)  # put beside images by what shows them, as are hidden files
+# Put beside images by file managers; so are hidden files.
+_IGNORED = ("Thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One image that is not as it should be; `file` is relative to the run folder."""
+    """One file that is not as it should be; `file` is relative to the run folder."""
 
     file: str
     reason: str
@@ -26,7 +24,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The state of a run folder; it is whole when nothing is missing, corrupt or foreign."""
+    """The state of a run folder."""
 
     expected: int
     ok: int
@@ -36,11 +34,11 @@ class CheckReport:
 
     @property
     def whole(self) -> bool:
-        """Whether every expected image is there and right, and nothing else lies beside them."""
+        """Whether every expected image is there and valid, and no other file lies beside them."""
         return not (self.missing or self.corrupt or self.foreign)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object of `check --json`: counts for expected and ok, lists of {file, reason} for the rest."""
+        """Return the object of `check --json`: expected and ok are counts, the rest are lists."""
         findings = {"missing": self.missing, "corrupt": self.corrupt, "foreign": self.foreign}
         lists = {
             key: [{"file": f.file, "reason": f.reason} for f in found]
@@ -52,42 +50,36 @@ class CheckReport:
 def check_folder(out: Path) -> CheckReport:
     """Compare every expected image of the run folder `out` with its log row (size and SHA-256).
 
-    Raises FolderError when `out` is no run folder, or one that cannot be read.
+    Raises FolderError when `out` is not a run folder, or cannot be read.
     """
-    info = require_run(out)
-    entries = read_log(out)
+    folder = RunFolder.read(out)
+    entries = folder.log()
     expected = [
-        (prompt.index, sample)
-        for prompt, count in expected_images(out, info)
-        for sample in range(count)
+        (prompt.index, sample) for prompt, count in folder.expected() for sample in range(count)
     ]
-    several = any(wanted.images_per_prompt > 1 for wanted in info.wanted)
-    there = {f"{IMAGES}/{name}" for name in image_sizes(out)}
+    samples = max(wanted.images_per_prompt for wanted in folder.info.wanted)
+    files = {f"{IMAGES}/{name}" for name in image_sizes(out)}
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
     missing: list[Finding] = []
     corrupt: list[Finding] = []
     for key in expected:
         entry = entries.get(key)
-        file = (entry.file if entry else None) or image_file(
-            *key, images_per_prompt=2 if several else 1
-        )
-        if entry is None or not entry.ok or file not in there:
+        file = _file(key, entry, samples)
+        if entry is None or not entry.ok or file not in files:
             missing.append(Finding(file, _why_missing(entry)))
         elif problem := image_problem(out, entry, owners):
             corrupt.append(Finding(file, problem))
     known = {entry.file for entry in entries.values() if entry.ok}
     foreign = [Finding(file, "no log row names it") for file in _images(out) if file not in known]
-    return CheckReport(
-        len(expected),
-        len(expected) - len(missing) - len(corrupt),
-        tuple(missing),
-        tuple(corrupt),
-        tuple(foreign),
-    )
+    ok = len(expected) - len(missing) - len(corrupt)
+    return CheckReport(len(expected), ok, tuple(missing), tuple(corrupt), tuple(foreign))
 
 
-def image_problem(out: Path, entry: Entry, owners: Mapping[str | None, Entry]) -> str:
-    """Say why the file of an ok row is not the image that was written; "" when it is. `owners` finds entries by SHA-256."""
+def image_problem(out: Path, entry: LogEntry, owners: Mapping[str | None, LogEntry]) -> str:
+    """Return why the file of an ok entry is not the image that was written; "" when it is.
+
+    `owners` are the entries of the folder by the SHA-256 of their image.
+    """
     try:
         data = (out / (entry.file or "")).read_bytes()
     except OSError as error:
@@ -98,15 +90,19 @@ def image_problem(out: Path, entry: Entry, owners: Mapping[str | None, Entry]) -
     if digest in owners:
         return f"holds the image of {owners[digest].file}"
     if len(data) != entry.bytes:
-        return f"{len(data)} bytes, the log says {entry.bytes}"
-    return "not the bytes that were written"
+        return f"has {len(data)} bytes, the log says {entry.bytes}"
+    return "has other bytes than were written"
 
 
-def _why_missing(entry: Entry | None) -> str:
+def _file(key: ImageKey, entry: LogEntry | None, samples: int) -> str:
+    return (entry.file if entry else None) or image_file(*key, images_per_prompt=samples)
+
+
+def _why_missing(entry: LogEntry | None) -> str:
     if entry is None:
-        return "not drawn yet"
+        return "not generated yet"
     if entry.ok:
-        return "drawn, but the file is gone"
+        return "generated, but the file is gone"
     return f"failed: {(entry.error or {}).get('message', 'no message')}"
 
 
@@ -116,5 +112,5 @@ def _images(out: Path) -> list[str]:
 
 
 def _is_ignored(name: str) -> bool:
-    """Say whether a file beside the images is nobody's business; a hidden .tmp is: a write of ours that was cut off."""
-    return name in _OF_FILE_MANAGERS or (name.startswith(".") and not name.endswith(".tmp"))
+    """Return whether a file beside the images does not matter; our own temporary files do."""
+    return name in _IGNORED or (name.startswith(".") and not name.endswith(".tmp"))

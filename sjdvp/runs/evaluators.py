@@ -1,6 +1,6 @@
-"""The folder shapes that evaluators read, as pure functions: images in, names out.
+"""The folder layouts that evaluators read, as pure functions: images in, file names out.
 
-A image that is missing is None and never shifts the names of the others.
+A missing image is None and never shifts the names of the others.
 """
 
 import io
@@ -12,15 +12,15 @@ from pathlib import Path
 
 from PIL import Image
 
-from sjdvp.runs.layout import image_file
 from sjdvp.runs.prompts.model import Prompt
+from sjdvp.runs.sharding import image_file
 from sjdvp.text import printable
 
-_NAME_BYTES = 200  # of 255: a number, a suffix and a temporary name must fit too
+_NAME_BYTES = 200  # of 255: a number, a suffix and the name of a temporary file must fit too
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PromptImages:
     """One prompt and its images, by sample; None: missing, failed or corrupt."""
 
     prompt: Prompt
@@ -32,26 +32,26 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A image under another name, relative to the target."""
+class ExportedImage:
+    """An image under another name, relative to the target."""
 
     name: str
     image: Path
-    row: int  # of its prompt
+    row: int  # of the prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """Images of one prompt side by side in one, two columns wide."""
+class ExportedGrid:
+    """The images of one prompt in one image, two columns wide."""
 
     name: str
     images: tuple[Path, ...]
-    row: int  # of their prompt
+    row: int  # of the prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A file about the images, as JSON lines."""
+class MetadataFile:
+    """A JSONL file about the images."""
 
     name: str
     data: bytes
@@ -59,50 +59,56 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A image that exists but has no place in this layout."""
+    """An image that exists but has no place in this layout."""
 
     reason: str
 
 
-Item = Link | Grid | Table | LeftOut
-Layout = Callable[[Sequence[Shown]], Iterator[Item]]
+ExportItem = ExportedImage | ExportedGrid | MetadataFile | LeftOut
+ExportLayout = Callable[[Sequence[PromptImages]], Iterator[ExportItem]]
 
 
-def geneval(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as 00000/metadata.jsonl and 00000/samples/00000.png, the number being the prompt's row."""
-    for each in shown:
+def geneval(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
+    """Lay out as 00000/metadata.jsonl and 00000/samples/00000.png; the folder is the prompt row."""
+    for each in prompts:
         for sample, image in each.present():
-            yield Link(
+            yield ExportedImage(
                 f"{each.prompt.index:05d}/samples/{sample:05d}.png", image, each.prompt.index
             )
         if any(each.images):
-            yield Table(
+            yield MetadataFile(
                 f"{each.prompt.index:05d}/metadata.jsonl",
                 _json_line({**each.prompt.extra, "prompt": each.prompt.text}),
             )
 
 
-def t2i_compbench(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as samples/PROMPT_000000.png; the evaluator reads the prompt up to the first "_" and sorts by the number."""
-    for each in shown:
+def t2i_compbench(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
+    """Lay out as samples/PROMPT_000000.png.
+
+    The evaluator reads the prompt up to the first "_" and sorts by the number.
+    """
+    for each in prompts:
         name = safe_name(each.prompt.text.replace("_", " "))
         for sample, image in each.present():
-            yield Link(
+            yield ExportedImage(
                 f"samples/{name}_{each.prompt.index * len(each.images) + sample:06d}.png",
                 image,
                 each.prompt.index,
             )
 
 
-def dpg(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as ID.png: the image, or with several a prompt a grid of two columns (the evaluator cuts up to four out of it)."""
-    for each in shown:
+def dpg(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
+    """Lay out as ID.png: the image, or a grid of two columns when a prompt has several.
+
+    The evaluator cuts up to four images out of a grid.
+    """
+    for each in prompts:
         name = f"{safe_name(each.prompt.id or str(each.prompt.index))}.png"
         first_four = tuple(image for image in each.images[:4] if image is not None)
         if len(each.images) == 1 and first_four:
-            yield Link(name, first_four[0], each.prompt.index)
+            yield ExportedImage(name, first_four[0], each.prompt.index)
         elif first_four and len(first_four) == len(each.images[:4]):
-            yield Grid(name, first_four, each.prompt.index)
+            yield ExportedGrid(name, first_four, each.prompt.index)
         elif first_four:
             yield LeftOut(
                 f"row {each.prompt.index}: a grid of {len(each.images[:4])} needs all of its images"
@@ -114,39 +120,42 @@ def dpg(shown: Sequence[Shown]) -> Iterator[Item]:
         )
 
 
-def hpsv2(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as STYLE/00000.jpg (by content a PNG), numbered within the carried column `style`, one image a prompt."""
-    place: Counter[str] = Counter()
-    for each in shown:
+def hpsv2(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
+    """Lay out as STYLE/00000.jpg (the content is PNG), one image per prompt.
+
+    STYLE is the prompt's column `style`; images are numbered within it.
+    """
+    numbers: Counter[str] = Counter()
+    for each in prompts:
         style = each.prompt.extra.get("style")
         folder = f"{safe_name(style)}/" if isinstance(style, str) and style else ""
-        number = place[folder]
-        place[folder] += 1
+        number = numbers[folder]
+        numbers[folder] += 1
         for sample, image in each.present():
             if sample == 0:
-                yield Link(f"{folder}{number:05d}.jpg", image, each.prompt.index)
+                yield ExportedImage(f"{folder}{number:05d}.jpg", image, each.prompt.index)
             else:
                 yield LeftOut(f"row {each.prompt.index}: sample {sample}")
 
 
-def flat(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as 000000.png, or 000000_00.png with several a prompt."""
-    for each in shown:
+def flat(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
+    """Lay out as 000000.png, or 000000_00.png when a prompt has several images."""
+    for each in prompts:
         for sample, image in each.present():
-            yield Link(
+            yield ExportedImage(
                 Path(image_file(each.prompt.index, sample, len(each.images))).name,
                 image,
                 each.prompt.index,
             )
 
 
-def imagefolder(shown: Sequence[Shown]) -> Iterator[Item]:
-    """Lay out as `flat` with a metadata.jsonl of file_name and text, as the datasets library reads it."""
+def imagefolder(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
+    """Lay out as `flat` with a metadata.jsonl, as the imagefolder loader of `datasets` reads it."""
     lines = []
-    for each in shown:
+    for each in prompts:
         for link in flat([each]):
             yield link
-            if isinstance(link, Link):
+            if isinstance(link, ExportedImage):
                 lines.append(
                     {
                         "file_name": link.name,
@@ -155,10 +164,10 @@ def imagefolder(shown: Sequence[Shown]) -> Iterator[Item]:
                         "id": each.prompt.id,
                     }
                 )
-    yield Table("metadata.jsonl", b"".join(map(_json_line, lines)))
+    yield MetadataFile("metadata.jsonl", b"".join(map(_json_line, lines)))
 
 
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, ExportLayout] = {
     "geneval": geneval,
     "t2i-compbench": t2i_compbench,
     "dpg": dpg,
@@ -169,7 +178,10 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def safe_name(text: str) -> str:
-    """Return `text` as one part of a path: no separators, control characters or leading dots, short enough, never empty."""
+    """Return `text` as a file name.
+
+    It is not empty or too long, and has no separator, control character or leading dot.
+    """
     shown = printable(text).translate({ord(c): " " for c in "/\\"}).strip().lstrip(". ")
     return shown.encode()[:_NAME_BYTES].decode(errors="ignore").strip() or "prompt"
 
@@ -179,7 +191,7 @@ def _json_line(value: object) -> bytes:
 
 
 def grid_png(images: Sequence[Path]) -> bytes:
-    """Return a PNG of images of one size, row by row in two columns."""
+    """Return a PNG of images of equal size in two columns, image row by image row."""
     opened = [Image.open(path) for path in images]
     width, height = opened[0].size
     grid = Image.new("RGB", (2 * width, (len(opened) + 1) // 2 * height))

@@ -1,65 +1,124 @@
-"""Where the generator's jobs come from: prompts of a file or of a pipe, planned one prompt at a time as the generator asks."""
+"""Which images are left to generate, and the queue that hands them to the generator.
+
+Prompts come from a file or from a pipe, and are planned one at a time as the generator asks.
+"""
 
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from sjdvp.errors import SjdvpError
 from sjdvp.jobs import Job
-from sjdvp.runs.plan import Task
+from sjdvp.runs.log import ImageKey, LogEntry
 from sjdvp.runs.prompts.model import Prompt
+from sjdvp.runs.sharding import Selection, Shard, image_seed
 from sjdvp.runs.signals import raise_if_stopped
 
-Feed = Callable[
-    [bool], Prompt | None
-]  # wait? -> the next prompt; None: the end, or nothing just now when not waiting
+# wait? -> the next prompt; None: the end, or nothing yet when not waiting
+NextPrompt = Callable[[bool], Prompt | None]
+ImageState = Literal["todo", "finished", "failed"]
 
 _POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One image to generate: its job, and what its log row needs beside it."""
+
+    prompt: Prompt
+    job: Job
+    attempt: int  # from 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The work of one process: a pure function of the log and the request, so it can be resumed."""
+
+    seed: int  # the run's
+    images_per_prompt: int
+    shard: Shard
+    selection: Selection
+    entries: Mapping[ImageKey, LogEntry]
+    finished: frozenset[ImageKey]
+    overwrite: bool = False
+    retry_failed: bool = True
+
+    def count(self, prompts: Iterable[Prompt]) -> Counter[ImageState]:
+        """Count the images of `prompts` by state; `failed` are those that are not tried again."""
+        return Counter(state for prompt in prompts for _, state in self._states(prompt))
+
+    def tasks(self, prompt: Prompt) -> list[Task]:
+        """Return the images of one prompt that are left to generate."""
+        return [
+            self._task(prompt, sample) for sample, state in self._states(prompt) if state == "todo"
+        ]
+
+    def _states(self, prompt: Prompt) -> Iterator[tuple[int, ImageState]]:
+        if self.selection.takes(prompt.index) and self.shard.takes(prompt.index):
+            for sample in range(self.images_per_prompt):
+                yield sample, self._state((prompt.index, sample))
+
+    def _state(self, key: ImageKey) -> ImageState:
+        if self.overwrite:
+            return "todo"
+        if key in self.finished:
+            return "finished"
+        failed = key in self.entries and not self.entries[key].ok
+        return "failed" if failed and not self.retry_failed else "todo"
+
+    def _task(self, prompt: Prompt, sample: int) -> Task:
+        entry = self.entries.get((prompt.index, sample))
+        seed = image_seed(self.seed, prompt.index, sample)
+        job = Job(prompt.index, sample, seed, prompt.text)
+        return Task(prompt, job, entry.attempt + 1 if entry else 1)
 
 
 class TaskQueue:
     """A JobQueue that remembers the tasks it has handed out until their images come back.
 
-    An error of the feed or of planning ends the source, so that what is being drawn is finished first; `raise_error` tells it then.
-    `check` is called at every take and may raise to stop at once.
+    An error while reading or planning ends the queue, so that the images in progress are finished
+    first; `raise_error` raises it then. `check` is called at every `take` and may raise to stop at
+    once.
     """
 
-    def __init__(self, feed: Feed, plan: Callable[[Prompt], list[Task]]) -> None:
+    def __init__(self, next_prompt: NextPrompt, plan: Callable[[Prompt], list[Task]]) -> None:
         self.check: Callable[[], None] = lambda: None
-        self._feed = feed
+        self._next_prompt = next_prompt
         self._plan = plan
         self._ready: deque[Task] = deque()
-        self._out: dict[Job, Task] = {}
+        self._in_progress: dict[Job, Task] = {}
         self._error: SjdvpError | None = None
 
     def take(self, *, wait: bool) -> Job | None:
-        """Return the next job. None: the source has ended (`wait` true) or has nothing just now (`wait` false)."""
+        """See `sjdvp.jobs.JobQueue`."""
         self.check()
         raise_if_stopped()
         if not self._fill(wait):
             return None
         task = self._ready.popleft()
-        self._out[task.job] = task
+        self._in_progress[task.job] = task
         return task.job
 
     def has_work(self) -> bool:
-        """Wait for the first task that is to be done; False when there is none."""
+        """Wait for the first task; return False when there is none."""
         return self._fill(wait=True)
 
-    def claim(self, job: Job) -> Task:
-        """Return the task of a job whose image has come back, once."""
-        return self._out.pop(job)
+    def finish(self, job: Job) -> Task:
+        """Return the task of a job whose image has come back, and forget it."""
+        return self._in_progress.pop(job)
 
     def raise_error(self) -> None:
-        """Raise what ended the source early, if anything."""
+        """Raise what ended the queue early, if anything."""
         if self._error is not None:
             raise self._error
 
     def _fill(self, wait: bool) -> bool:
         try:
             while not self._ready and self._error is None:
-                prompt = self._feed(wait)
+                prompt = self._next_prompt(wait)
                 if prompt is None:
                     break
                 self._ready += self._plan(prompt)
@@ -68,14 +127,14 @@ class TaskQueue:
         return bool(self._ready)
 
 
-def file_feed(prompts: Iterable[Prompt]) -> Feed:
-    """Feed prompts that are all there."""
+def from_list(prompts: Iterable[Prompt]) -> NextPrompt:
+    """Return a source of prompts that are all known."""
     rest = iter(prompts)
     return lambda wait: next(rest, None)
 
 
-class PipeFeed:
-    """Feeds prompts that come in over time, read ahead on a thread of its own."""
+class PipeReader:
+    """A source of prompts that arrive over time, read ahead in a thread of its own."""
 
     def __init__(self, prompts: Iterator[Prompt]) -> None:
         self._items: queue.Queue[Prompt | Exception | None] = queue.Queue(maxsize=256)
@@ -83,7 +142,7 @@ class PipeFeed:
         threading.Thread(target=self._read, args=(prompts,), name="sjdvp-read", daemon=True).start()
 
     def __call__(self, wait: bool) -> Prompt | None:
-        """Return the next prompt, see Feed; raises what reading raised."""
+        """Return the next prompt (see NextPrompt); raises what reading raised."""
         while not self._ended:
             try:
                 item = self._items.get(block=wait, timeout=_POLL_S)
@@ -102,7 +161,7 @@ class PipeFeed:
         try:
             for prompt in prompts:
                 self._items.put(prompt)
-        except Exception as error:  # noqa: BLE001 (it is raised on the thread that takes the prompts)
+        except Exception as error:  # noqa: BLE001 (raised in the thread that takes the prompts)
             self._items.put(error)
         else:
             self._items.put(None)

@@ -1,4 +1,4 @@
-"""Append-only files of JSON rows: one write a call, fsync, and a torn end cut off before anything is appended."""
+"""Append-only JSONL files: one write and one fsync per call; opening cuts off a torn last line."""
 
 import contextlib
 import errno
@@ -10,20 +10,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from sjdvp.errors import FolderError
-from sjdvp.runs.atomic import refusals, sync_folder
+from sjdvp.runs.atomic import storage_errors, sync_folder
 from sjdvp.runs.strict_json import load_json
 
-Row = dict[str, Any]
+JsonRow = dict[str, Any]
 
 
 class Appender:
-    """An append-only file of rows, open for writing; its writer must hold a lock on it."""
+    """A JSONL file open for appending; the caller must hold a lock against other writers."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create `path` and cut a torn end off; raises StorageError, and FolderError for a bad row before the last."""
+        """Open or create `path` and cut off a torn last line.
+
+        Raises StorageError, and FolderError when a line before the last is not a JSON object.
+        """
         self._name = path.name
         whole = _whole_end(path)
-        with refusals(self._name):
+        with storage_errors(self._name):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             if os.fstat(self._descriptor).st_size > whole:
                 os.ftruncate(self._descriptor, whole)
@@ -31,23 +34,21 @@ class Appender:
         self._end = whole
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows and wait until they are on disk; after a StorageError none of them is there."""
+        """Append rows and wait until they are on disk; after a StorageError none of them is."""
         data = b"".join(_encode(row) for row in rows)
-        with refusals(self._name):
+        with storage_errors(self._name):
             try:
                 if os.write(self._descriptor, data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(self._descriptor)
             except BaseException:
-                with contextlib.suppress(
-                    OSError
-                ):  # if this fails too, the next open cuts the torn row off
+                with contextlib.suppress(OSError):  # else the next opening cuts the torn row off
                     os.ftruncate(self._descriptor, self._end)
                 raise
         self._end += len(data)
 
     def close(self) -> None:
-        """Close the file; everything appended is on disk already."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -62,16 +63,16 @@ class Appender:
         self.close()
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file, which another process may be appending to; a torn end is passed over.
+def read_rows(path: Path) -> Iterator[JsonRow]:
+    """Yield the rows of a file, which another process may be appending to; skip a torn last line.
 
-    Raises FolderError for anything but a JSON object before the last whole row, and when the file cannot be read.
+    Raises FolderError when the file cannot be read or another line is not a JSON object.
     """
     return (row for _, row in numbered_rows(path))
 
 
-def numbered_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield rows as `read_rows` does, each with the number of its line, from 1."""
+def numbered_rows(path: Path) -> Iterator[tuple[int, JsonRow]]:
+    """Yield rows as `read_rows` does, each with its line number from 1."""
     return enumerate((row for row, _ in _rows_and_ends(path)), start=1)
 
 
@@ -79,7 +80,7 @@ def _whole_end(path: Path) -> int:
     return max((end for _, end in _rows_and_ends(path)), default=0) if path.exists() else 0
 
 
-def _rows_and_ends(path: Path) -> Iterator[tuple[Row, int]]:
+def _rows_and_ends(path: Path) -> Iterator[tuple[JsonRow, int]]:
     position, torn = 0, 0
     try:
         with path.open("rb") as file:
@@ -90,8 +91,8 @@ def _rows_and_ends(path: Path) -> Iterator[tuple[Row, int]]:
                     torn = torn or number
                 elif torn:
                     raise FolderError(
-                        f"{path.name}: line {torn} is no row of JSON",
-                        "delete that line; its image is drawn again",
+                        f"{path.name}: line {torn} is not a JSON object",
+                        "delete that line; its image is generated again",
                     )
                 else:
                     yield row, position
@@ -100,11 +101,11 @@ def _rows_and_ends(path: Path) -> Iterator[tuple[Row, int]]:
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:
-    # ASCII: a prompt with control or bidirectional characters cannot act on the terminal that shows the file.
+    # ASCII: no prompt in a row can act on the terminal that shows the file.
     return json.dumps(row, allow_nan=False, separators=(", ", ": ")).encode("ascii") + b"\n"
 
 
-def _decode(line: bytes) -> Row | None:
+def _decode(line: bytes) -> JsonRow | None:
     try:
         row = load_json(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -1,26 +1,94 @@
-"""The log: one row an image, append only, a file a shard. What is done is told by rows and files together, never by a count."""
+"""The log: one JSON row per image, append only, one file per shard.
 
+Units are in the keys, numbers are finite, and rows of finished and failed images have the same
+keys. An image is done when its log row and its file agree; nothing is concluded from counts.
+"""
+
+import dataclasses
+import math
 import os
 import re
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sjdvp import __version__
+from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
-from sjdvp.runs.fields import inner, optional, text, whole, word
-from sjdvp.runs.jsonl import Row, numbered_rows
-from sjdvp.runs.layout import IMAGES, log_paths
+from sjdvp.jobs import ImageResult
+from sjdvp.runs.jsonl import JsonRow, numbered_rows
+from sjdvp.runs.prompts.model import Prompt
+from sjdvp.runs.sharding import IMAGES, Shard, log_paths
+from sjdvp.runs.strict_json import inner, optional, text, whole, word
 from sjdvp.text import printable
 
-_PICTURE = re.compile(rf"{IMAGES}/[0-9_]+\.png")
+SCHEMA = "sjdvp.image/1"
+KEYS = tuple(
+    [
+        "schema",
+        "index",
+        "id",
+        "sample",
+        "status",
+        "prompt",
+        "prompt_sha256",
+        "prompt_tokens",
+        "truncated",
+        "file",
+        "width",
+        "height",
+        "bytes",
+        "image_sha256",
+        "token_sha256",
+        "model",
+        "revision",
+        "profile",
+        "decoder",
+        "lossless",
+        "params",
+        "seed",
+        "nfe",
+        "image_tokens",
+        "tokens_per_nfe",
+        "drafted",
+        "accepted",
+        "accept_rate",
+        "accept_hist",
+        "accept_map",
+        "prediction",
+        "latency_s",
+        "prefill_s",
+        "decode_s",
+        "pixels_s",
+        "save_s",
+        "batch_size",
+        "warmup",
+        "dtype",
+        "device",
+        "gpu",
+        "peak_mem_bytes",
+        "attempt",
+        "error",
+        "rank",
+        "shard",
+        "host",
+        "pid",
+        "started_at",
+        "sjdvp",
+    ]
+)
+
+_IMAGE_NAME = re.compile(rf"{IMAGES}/[0-9_]+\.png")
 
 ImageKey = tuple[int, int]  # (prompt row, sample)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What the log says about one image; of several rows the last attempt counts."""
+class LogEntry:
+    """The part of a log row that decides what is done; of several rows the last attempt counts."""
 
     key: ImageKey
     ok: bool
@@ -32,13 +100,13 @@ class Entry:
     error: dict[str, Any] | None
 
     @property
-    def when(self) -> tuple[int, str]:
-        """What tells the last of several attempts at one image."""
+    def order(self) -> tuple[int, str]:
+        """Sort key of the attempts at one image: the largest is the last."""
         return self.attempt, self.started_at
 
     @classmethod
-    def of(cls, row: Row, where: str) -> "Entry":
-        """Pick the entry out of a log row; raises FolderError, which names the place `where`, when the row is none."""
+    def of(cls, row: JsonRow, where: str) -> "LogEntry":
+        """Read a log row; raises FolderError, which names the place `where`, for anything else."""
         try:
             text(row, "prompt")  # reports show it
             return cls(
@@ -46,35 +114,85 @@ class Entry:
                 ok=word(row, "status", ("ok", "failed")) == "ok",
                 attempt=whole(row, "attempt"),
                 started_at=text(row, "started_at"),
-                file=optional(_image, row, "file"),
+                file=optional(_image_name, row, "file"),
                 bytes=optional(whole, row, "bytes"),
                 sha256=optional(text, row, "image_sha256"),
                 error=optional(inner, row, "error"),
             )
         except ValueError as error:
             raise FolderError(
-                f"{where}: {error}", "put back what stood there, or delete that line"
+                f"{where}: {error}", "restore the line, or delete it: its image is generated again"
             ) from error
 
 
-def read_log(root: Path) -> dict[ImageKey, Entry]:
-    """Return the entry of every image that any log of the folder names; raises FolderError for a log that cannot be read."""
-    entries: dict[ImageKey, Entry] = {}
-    for entry, _ in logged(root):
-        if entry.key not in entries or entries[entry.key].when <= entry.when:
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """Makes the log rows of one process."""
+
+    config: RunConfig
+    shard: Shard
+    rank: int = 0
+
+    def begin(self, prompt: Prompt, image: ImageResult, attempt: int) -> JsonRow:
+        """Return the row of an image that is not on disk yet.
+
+        file, bytes, image_sha256 and save_s are still null.
+        """
+        height, width = (None, None) if image.image_HWC is None else image.image_HWC.shape[:2]
+        row: JsonRow = dict.fromkeys(KEYS)
+        row |= {"accept_hist": [], "truncated": False, "warmup": False}
+        row["model"] = self.config.model.path or self.config.model.backbone
+        row |= {key: value for key, value in image.stats.items() if value is not None}
+        row |= self._process() | {
+            "index": prompt.index,
+            "id": prompt.id,
+            "sample": image.job.sample,
+            "status": "failed" if image.image_HWC is None else "ok",
+            "prompt": prompt.text,
+            "prompt_sha256": prompt.digest,
+            "width": width,
+            "height": height,
+            "seed": image.job.seed,
+            "attempt": attempt,
+            "error": image.error,
+            "started_at": _started_at(image.stats),
+        }
+        return {key: _finite(value) for key, value in row.items()}
+
+    def _process(self) -> JsonRow:
+        config = self.config
+        return {
+            "schema": SCHEMA,
+            "profile": config.profile,
+            "decoder": config.decoder.preset,
+            "lossless": config.decoder.lossless,
+            "params": dataclasses.asdict(config.sampling) | dataclasses.asdict(config.decoder),
+            "rank": self.rank,
+            "shard": str(self.shard),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "sjdvp": __version__,
+        }
+
+
+def read_log(root: Path) -> dict[ImageKey, LogEntry]:
+    """Return the last entry of every image in any log of the folder; raises FolderError."""
+    entries: dict[ImageKey, LogEntry] = {}
+    for entry, _ in log_rows(root):
+        if entry.key not in entries or entries[entry.key].order <= entry.order:
             entries[entry.key] = entry
     return entries
 
 
-def logged(root: Path) -> Iterator[tuple[Entry, Row]]:
-    """Yield every row of every log of the folder with its entry; raises FolderError for a log that cannot be read."""
+def log_rows(root: Path) -> Iterator[tuple[LogEntry, JsonRow]]:
+    """Yield every row of every log of the folder with its entry; raises FolderError."""
     for path in log_paths(root):
         for line, row in numbered_rows(path):
-            yield Entry.of(row, f"{path.name}: line {line}"), row
+            yield LogEntry.of(row, f"{path.name}: line {line}"), row
 
 
-def finished(root: Path, entries: dict[ImageKey, Entry]) -> set[ImageKey]:
-    """Return the images that have an ok row and a file of the size that the row says."""
+def finished(root: Path, entries: Mapping[ImageKey, LogEntry]) -> set[ImageKey]:
+    """Return the images with an ok row and a file of the size in that row."""
     sizes = image_sizes(root)
     return {
         key
@@ -84,7 +202,7 @@ def finished(root: Path, entries: dict[ImageKey, Entry]) -> set[ImageKey]:
 
 
 def image_sizes(root: Path) -> dict[str, int]:
-    """Return the size of every file among the images, by name; raises FolderError when they cannot be looked at."""
+    """Return the size of every image file by name; raises FolderError."""
     try:
         with os.scandir(root / IMAGES) as found:
             return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
@@ -92,12 +210,28 @@ def image_sizes(root: Path) -> dict[str, int]:
         return {}
     except OSError as error:
         raise FolderError(
-            f"cannot read {root / IMAGES}: {error.strerror}", "run as the user who may read it"
+            f"cannot read {root / IMAGES}: {error.strerror}", "run as a user who may read it"
         ) from error
 
 
-def _image(row: object, key: str) -> str:
+def _image_name(row: object, key: str) -> str:
     file = text(row, key)
-    if not _PICTURE.fullmatch(file):
-        raise ValueError(f"{key} names {printable(file)!r}, which is no image of this folder")
+    if not _IMAGE_NAME.fullmatch(file):
+        raise ValueError(f"{key} is {printable(file)!r}, which is not an image of this folder")
     return file
+
+
+def _started_at(stats: Mapping[str, Any]) -> str:
+    latency_s = _finite(stats.get("latency_s")) or 0.0
+    started = datetime.now(UTC) - timedelta(seconds=latency_s)
+    return started.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value

@@ -1,14 +1,29 @@
-"""Which rows are this process's: a shard of the prompt file, and a selection of rows. Deterministic, no communication."""
+"""Which images a process generates: its shard, the selected rows, their seeds and file names.
 
+All of it is deterministic, so that processes share the work without talking to each other.
+"""
+
+import hashlib
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sjdvp.errors import ConfigError
+
+RUN = "run.json"
+PROMPTS = "prompts.jsonl"
+IMAGES = "images"
+
+_SEED_BITS = 53  # JSON readers keep integers below 2^53 exact
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `index` (from 0) of `count` equal parts; rows are dealt round-robin, so parts stay equal when rows are appended."""
+    """Part `index` (from 0) of `count` parts: row i belongs to part i mod count.
+
+    Dealt that way, parts stay equally large when rows are appended to the prompt file.
+    """
 
     index: int = 0
     count: int = 1
@@ -17,26 +32,101 @@ class Shard:
         if not 0 <= self.index < self.count:
             raise ConfigError(
                 f"shard {self.index}/{self.count} does not exist",
-                "shards count from 0: use K/N with 0 <= K < N",
+                "shards are numbered from 0: use K/N with 0 <= K < N",
             )
 
     @property
     def label(self) -> str:
-        """The shard in file names: 003-of-008."""
+        """The shard as part of a file name: 003-of-008."""
         return f"{self.index:03d}-of-{self.count:03d}"
 
     def takes(self, row: int) -> bool:
-        """Say whether prompt row `row` belongs to this shard."""
+        """Return whether prompt row `row` belongs to this shard."""
         return row % self.count == self.index
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
 
-def parse_shard(text: str, environ: Mapping[str, str]) -> Shard:
-    """Read `K/N`, or `auto` from a SLURM array, SLURM tasks or torchrun (array tasks times ranks when both are there).
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows of the prompt file that a command asks for: `indices` among the first `limit`."""
 
-    `auto` outside of all of them is 0/1. Raises ConfigError for anything that names no shard.
+    indices: tuple[tuple[int, int], ...] | None = None  # inclusive ranges; None: every row
+    limit: int | None = None
+
+    @property
+    def end(self) -> int | None:
+        """The row after the last selected one; None: there is no last one."""
+        ends = [] if self.limit is None else [self.limit]
+        if self.indices is not None:
+            ends.append(max((last for _, last in self.indices), default=-1) + 1)
+        return min(ends, default=None)
+
+    def takes(self, row: int) -> bool:
+        """Return whether prompt row `row` is selected."""
+        if self.limit is not None and row >= self.limit:
+            return False
+        return self.indices is None or in_ranges(row, self.indices)
+
+
+def in_ranges(row: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+    """Return whether `row` is in one of the inclusive ranges."""
+    return any(first <= row <= last for first, last in ranges)
+
+
+def image_seed(run_seed: int, index: int, sample: int) -> int:
+    """Return the seed of image `sample` of prompt row `index`, in [0, 2^53).
+
+    It is a hash of its arguments, so it does not depend on shards, batches or resuming.
+    """
+    digest = hashlib.sha256(f"sjdvp seed 1: {run_seed} {index} {sample}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - _SEED_BITS)
+
+
+def new_run_seed() -> int:
+    """Return a random seed in [0, 2^32): short enough to type again."""
+    return secrets.randbits(32)
+
+
+def image_file(index: int, sample: int, images_per_prompt: int) -> str:
+    """Return the file name of an image relative to the run folder.
+
+    images/000000.png, or images/000000_01.png when a prompt has several images.
+    """
+    suffix = f"_{sample:02d}" if images_per_prompt > 1 else ""
+    return f"{IMAGES}/{index:06d}{suffix}.png"
+
+
+def log_path(root: Path, shard: Shard) -> Path:
+    """Return the path of the log of a shard."""
+    return root / f"log.shard-{shard.label}.jsonl"
+
+
+def log_paths(root: Path) -> list[Path]:
+    """Return every log in a run folder, whatever shard counts it was generated with."""
+    return sorted(root.glob("log.shard-*-of-*.jsonl"))
+
+
+def parse_indices(text: str, flag: str = "--indices") -> tuple[tuple[int, int], ...]:
+    """Read rows such as `3,10-20` (from 0, both ends included) into ranges; raises ConfigError."""
+    ranges = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        last = last if dash else first
+        if not (_is_number(first) and _is_number(last)) or int(first) > int(last):
+            raise ConfigError(
+                f"{flag} must be rows and ranges such as 3,10-20, found {part.strip()!r}"
+            )
+        ranges.append((int(first), int(last)))
+    return tuple(ranges)
+
+
+def parse_shard(text: str, environ: Mapping[str, str]) -> Shard:
+    """Read `K/N`, or `auto`: the shard that a SLURM array, SLURM tasks or torchrun give.
+
+    With an array and ranks at once, every rank of every task is a shard. `auto` outside of all of
+    them is 0/1. Raises ConfigError.
     """
     if text == "auto":
         array, ranks = _array_task(environ), _rank(environ)
@@ -48,34 +138,30 @@ def parse_shard(text: str, environ: Mapping[str, str]) -> Shard:
 
 
 def rank(environ: Mapping[str, str]) -> int:
-    """Return which of its torchrun or SLURM ranks this process is; 0 outside of both."""
+    """Return the rank of this process under torchrun or SLURM; 0 outside of both."""
     return _rank(environ).index
 
 
 def _array_task(environ: Mapping[str, str]) -> Shard:
     if "SLURM_ARRAY_TASK_ID" not in environ:
         return Shard()
-    task, first = (
-        _number(environ, "SLURM_ARRAY_TASK_ID"),
-        _number(environ, "SLURM_ARRAY_TASK_MIN", 0),
-    )
-    count, step = (
-        _number(environ, "SLURM_ARRAY_TASK_COUNT"),
-        _number(environ, "SLURM_ARRAY_TASK_STEP", 1),
-    )
+    task = _number(environ, "SLURM_ARRAY_TASK_ID")
+    first = _number(environ, "SLURM_ARRAY_TASK_MIN", 0)
+    count = _number(environ, "SLURM_ARRAY_TASK_COUNT")
+    step = _number(environ, "SLURM_ARRAY_TASK_STEP", 1)
     position, rest = divmod(task - first, step)
     if rest or not 0 <= position < count:
         raise ConfigError(
-            f"--shard auto: array task {task} of {count} (from {first}, step {step}) has no place in a row of equal steps",
-            "such an array (a list, or only what is missing) needs the count written out: --shard $SLURM_ARRAY_TASK_ID/N",
+            f"--shard auto: the array is not a range of equal steps (task {task} of {count}, "
+            f"from {first}, step {step})",
+            "write the number of shards out: --shard $SLURM_ARRAY_TASK_ID/N",
         )
     return Shard(position, count)
 
 
 def _rank(environ: Mapping[str, str]) -> Shard:
-    if (
-        "RANK" in environ and "WORLD_SIZE" in environ
-    ):  # torchrun first: started by srun, its ranks cover the tasks
+    # torchrun first: started by srun, its ranks are within the SLURM tasks
+    if "RANK" in environ and "WORLD_SIZE" in environ:
         return Shard(_number(environ, "RANK"), _number(environ, "WORLD_SIZE"))
     if "SLURM_PROCID" not in environ or _is_batch_script(environ):
         return Shard()
@@ -84,7 +170,8 @@ def _rank(environ: Mapping[str, str]) -> Shard:
 
 
 def _is_batch_script(environ: Mapping[str, str]) -> bool:
-    # There SLURM sets PROCID=0 and the NTASKS of the job though one process runs; only srun sets the tasks of a step.
+    # In a batch script SLURM sets PROCID=0 and NTASKS of the whole job, though one process runs;
+    # only srun sets the tasks of a step.
     return "SLURM_JOB_ID" in environ and "SLURM_STEP_NUM_TASKS" not in environ
 
 
@@ -97,40 +184,3 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which rows of the prompt file are wanted at all: `indices` (inclusive ranges; None: every row) among the first `limit`."""
-
-    indices: tuple[tuple[int, int], ...] | None = None
-    limit: int | None = None
-
-    @property
-    def end(self) -> int | None:
-        """The first row after the last wanted one; None: there is no end."""
-        ends = [] if self.limit is None else [self.limit]
-        if self.indices is not None:
-            ends.append(max((last for _, last in self.indices), default=-1) + 1)
-        return min(ends, default=None)
-
-    def takes(self, row: int) -> bool:
-        """Say whether prompt row `row` is wanted."""
-        within = self.limit is None or row < self.limit
-        return within and (
-            self.indices is None or any(first <= row <= last for first, last in self.indices)
-        )
-
-
-def parse_indices(text: str) -> tuple[tuple[int, int], ...]:
-    """Read rows such as `3,10-20` (from 0, both ends included) into inclusive ranges; raises ConfigError."""
-    ranges = []
-    for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        last = last if dash else first
-        if not (_is_number(first) and _is_number(last)) or int(first) > int(last):
-            raise ConfigError(
-                f"--indices must be rows and ranges such as 3,10-20, found {part.strip()!r} in {text!r}"
-            )
-        ranges.append((int(first), int(last)))
-    return tuple(ranges)

@@ -1,4 +1,4 @@
-"""Stopping in good order: SIGINT, SIGTERM and SIGUSR1 (a scheduler's warning) become an exception on the main thread."""
+"""Stopping cleanly: SIGINT, SIGTERM, SIGHUP and SIGUSR1 become an exception in the main thread."""
 
 import contextlib
 import signal
@@ -9,15 +9,15 @@ from typing import NoReturn
 
 from sjdvp.errors import Interrupted
 
+# A scheduler sends SIGUSR1 some time before it ends a job.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
+_received: list[int] = []  # signals received inside the current `stoppable` block
 
-_heard: list[int] = []  # the signals of the block that is under way
 
+class _Stop(KeyboardInterrupt):
+    """Not an Exception, so that code which handles the failure of one image does not catch it."""
 
-class _Stop(
-    KeyboardInterrupt
-):  # not an Exception: code that keeps one image's failure from the others must not catch it
     def __init__(self, signum: int) -> None:
         super().__init__()
         self.signum = signum
@@ -25,13 +25,14 @@ class _Stop(
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise Interrupted when one of `STOPPING` comes during the block; a signal that was ignored stays ignored.
+    """Raise Interrupted when one of `STOPPING` arrives during the block.
 
-    On another thread than the main one signals cannot be caught, and only a KeyboardInterrupt raised inside becomes Interrupted.
+    A signal that was ignored before stays ignored. Outside of the main thread signals cannot be
+    caught, and only a KeyboardInterrupt raised inside becomes Interrupted.
     """
     main = threading.current_thread() is threading.main_thread()
     caught = [s for s in STOPPING if main and signal.getsignal(s) is not signal.SIG_IGN]
-    _heard.clear()
+    _received.clear()
     before = {signum: signal.signal(signum, _stop) for signum in caught}
     try:
         yield
@@ -43,11 +44,14 @@ def stoppable() -> Iterator[None]:
 
 
 def raise_if_stopped() -> None:
-    """Raise again what a signal has raised: in a finaliser, Python prints an exception and goes on as if it had not been."""
-    if _heard:
-        raise _Stop(_heard[0])
+    """Raise again if a signal was received.
+
+    In a finalizer, Python prints the exception and continues, so the first one can get lost.
+    """
+    if _received:
+        raise _Stop(_received[0])
 
 
 def _stop(signum: int, frame: FrameType | None) -> NoReturn:
-    _heard.append(signum)
+    _received.append(signum)
     raise _Stop(signum)

@@ -1,23 +1,31 @@
-"""Counting a run: rows in, the object of `generate --json` out."""
+"""The counts of a run: log rows in, the object of `generate --json` and the warnings out."""
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sjdvp.events import Listener, Note
+from sjdvp.text import counted
+
+_MOST_LISTED = 5  # truncated prompts named one by one
+
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended. `requested` = ok + failed + skipped, and what was left when the run stopped early."""
+class RunSummary:
+    """How a run ended.
+
+    `requested` is ok + failed + skipped, plus the images left when the run stopped early.
+    """
 
     requested: int  # images asked of this process
-    ok: int  # drawn now
+    ok: int  # generated now
     failed: int  # failed now, or before and not tried again
     skipped: int  # finished by an earlier run
     wall_s: float
     images_per_s: float | None  # ok / wall_s
-    nfe_mean: float | None  # over the images drawn now
-    accept_rate: float | None  # accepted / drafted, over the images drawn now
+    nfe_mean: float | None  # over the images generated now
+    accept_rate: float | None  # accepted / drafted, over the images generated now
 
     @property
     def finished(self) -> int:
@@ -35,7 +43,7 @@ class Summary:
 
 
 @dataclass(slots=True)
-class Tally:
+class RunCounts:
     """Running counts of one process."""
 
     requested: int = 0
@@ -58,17 +66,17 @@ class Tally:
 
     @property
     def nfe_mean(self) -> float | None:
-        """Forwards an image, over the images drawn now."""
+        """Forward passes per image, over the images generated now."""
         return self.nfe / self.ok if self.nfe else None
 
     @property
     def accept_rate(self) -> float | None:
-        """Drafts that stood, of those tested."""
+        """Accepted draft tokens per verified draft token."""
         return self.accepted / self.drafted if self.drafted else None
 
-    def summary(self, wall_s: float) -> Summary:
+    def summary(self, wall_s: float) -> RunSummary:
         """Return the counts after `wall_s` seconds."""
-        return Summary(
+        return RunSummary(
             requested=self.requested,
             ok=self.ok,
             failed=self.failed,
@@ -78,3 +86,31 @@ class Tally:
             nfe_mean=self.nfe_mean,
             accept_rate=self.accept_rate,
         )
+
+
+class TruncationWarnings:
+    """Warns of prompts longer than the model reads: the first few by row, then their number."""
+
+    def __init__(self, listen: Listener) -> None:
+        self._listen = listen
+        self._rows: set[int] = set()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take one log row into account; several images of a prompt give one warning."""
+        index = row["index"]
+        if not row["truncated"] or index in self._rows:
+            return
+        self._rows.add(index)
+        if len(self._rows) <= _MOST_LISTED:
+            self._warn(f"the prompt in row {index} is longer than the text limit: truncated")
+        elif len(self._rows) == _MOST_LISTED + 1:
+            self._warn("more prompts are truncated: their number follows at the end")
+
+    def close(self) -> None:
+        """Tell the number of truncated prompts, when not all of them were listed."""
+        if len(self._rows) > _MOST_LISTED:
+            prompts = counted(len(self._rows), "prompt")
+            self._warn(f"{prompts} longer than the text limit: truncated")
+
+    def _warn(self, message: str) -> None:
+        self._listen(Note("warning", message))

@@ -1,22 +1,63 @@
-"""From a image to its file and then its log row, in this order: a row means that the file is whole and on disk."""
+"""From an image to its PNG file and then its log row, in this order: a row means a file on disk."""
 
 import hashlib
+import io
+import json
+import queue
+import re
+import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
+from PIL import Image, PngImagePlugin
+
+from sjdvp.errors import FolderError
 from sjdvp.jobs import ImageResult
 from sjdvp.runs.atomic import write_atomic
-from sjdvp.runs.images import encode_png, metadata
-from sjdvp.runs.jsonl import Appender, Row
-from sjdvp.runs.layout import image_file
+from sjdvp.runs.jsonl import Appender, JsonRow
+from sjdvp.runs.log import RowMaker
 from sjdvp.runs.prompts.model import Prompt
-from sjdvp.runs.row import RowMaker
+from sjdvp.runs.sharding import image_file
+from sjdvp.runs.strict_json import load_json
+
+Item = TypeVar("Item")
+
+# What the image itself depends on. No host, process, path or time: generating it again gives the
+# same bytes.
+_PORTABLE = tuple(
+    [
+        "schema",
+        "index",
+        "id",
+        "sample",
+        "prompt",
+        "prompt_sha256",
+        "width",
+        "height",
+        "token_sha256",
+        "image_tokens",
+        "model",
+        "revision",
+        "profile",
+        "decoder",
+        "lossless",
+        "params",
+        "seed",
+        "dtype",
+        "sjdvp",
+    ]
+)
+_NOT_OURS = "another program has changed the image; the log of its run folder has the settings too"
 
 
 @dataclass(frozen=True, slots=True)
-class Saver:
-    """Saves the images of one shard."""
+class ImageWriter:
+    """Writes the images and log rows of one shard."""
 
     root: Path
     log: Appender
@@ -24,8 +65,11 @@ class Saver:
     images_per_prompt: int
     with_metadata: bool
 
-    def save(self, prompt: Prompt, image: ImageResult, attempt: int) -> Row:
-        """Write the image (if it has not failed) and then its row, and return the row; raises StorageError."""
+    def save(self, prompt: Prompt, image: ImageResult, attempt: int) -> JsonRow:
+        """Write the image, unless it failed, then its log row; return the row.
+
+        Raises StorageError.
+        """
         row = self.rows.begin(prompt, image, attempt)
         if image.image_HWC is not None:
             start = time.perf_counter()
@@ -40,3 +84,125 @@ class Saver:
             row["save_s"] = time.perf_counter() - start
         self.log.append([row])
         return row
+
+
+class Background(Generic[Item]):
+    """A thread that calls `act` for each item in turn, so that saving overlaps with decoding.
+
+    After the first exception it does nothing more, and the exception is raised in the caller's
+    thread.
+    """
+
+    def __init__(self, act: Callable[[Item], None], capacity: int = 16) -> None:
+        self._act = act
+        self._items: queue.Queue[Item | None] = queue.Queue(capacity)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="sjdvp-save", daemon=True)
+        self._thread.start()
+
+    def put(self, item: Item) -> None:
+        """Hand an item over, waiting while the queue is full; raises what `act` raised before."""
+        self.check()
+        self._items.put(item)
+
+    def check(self) -> None:
+        """Raise what an earlier item raised, if anything."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Wait until every item is done; raises what one of them raised."""
+        self._items.put(None)
+        self._thread.join()
+        self.check()
+
+    def _work(self) -> None:
+        while (item := self._items.get()) is not None:
+            if self._failure is None:
+                try:
+                    self._act(item)
+                except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
+                    self._failure = error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def encode_png(image_HWC: np.ndarray[Any, Any], texts: Mapping[str, str]) -> bytes:
+    """Return the PNG of an RGB image (uint8), with one iTXt chunk for each text.
+
+    Equal pixels and texts give equal bytes.
+    """
+    info = PngImagePlugin.PngInfo()
+    for key, text in texts.items():
+        info.add_itxt(key, text)
+    buffer = io.BytesIO()
+    Image.fromarray(image_HWC, "RGB").save(buffer, format="PNG", pnginfo=info)
+    return buffer.getvalue()
+
+
+def metadata(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts stored in an image.
+
+    `parameters` is in the form that image viewers parse, `sjdvp` has the settings as JSON.
+    """
+    settings = {key: row[key] for key in _PORTABLE} | {"model": _model_name(row["model"])}
+    return {
+        "parameters": _parameters(settings),
+        "sjdvp": json.dumps(settings, ensure_ascii=False, allow_nan=False),
+    }
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the texts that `metadata` made, the second one parsed; {} for an image without them.
+
+    Raises FolderError when `path` is not a readable image or its settings are not a JSON object.
+    """
+    try:
+        with Image.open(path) as image:
+            info = dict(image.info)
+    # SyntaxError is what Pillow raises for a broken chunk
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise FolderError(f"{path.name} is not a readable image: {error}") from error
+    found: dict[str, Any] = {"parameters": str(info["parameters"])} if "parameters" in info else {}
+    return found | ({"sjdvp": _settings(path, info["sjdvp"])} if "sjdvp" in info else {})
+
+
+def _settings(path: Path, text: str | bytes) -> dict[str, Any]:
+    try:
+        settings = load_json(text)
+    except ValueError as error:
+        raise FolderError(f"cannot read the settings in {path.name}: {error}", _NOT_OURS) from error
+    if not isinstance(settings, dict):
+        raise FolderError(f"the settings in {path.name} are not a JSON object", _NOT_OURS)
+    return settings
+
+
+def _parameters(settings: Mapping[str, Any]) -> str:
+    params = settings["params"]
+    fields = {
+        "Steps": settings["image_tokens"] or 0,
+        "Sampler": settings["decoder"],
+        "CFG scale": params["cfg_scale"],
+        "Seed": settings["seed"],
+        "Size": f"{settings['width']}x{settings['height']}",
+        "Model": re.sub(r'[,:"\n]', " ", settings["model"]),
+        "Temperature": params["temperature"],
+        "Top-k": params["top_k"],
+        "Top-p": params["top_p"],
+        "Version": f"sjdvp {settings['sjdvp']}",
+    }
+    return settings["prompt"] + "\n" + ", ".join(f"{key}: {value}" for key, value in fields.items())
+
+
+def _model_name(model: str) -> str:
+    is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1
+    return Path(model).name if is_path else model

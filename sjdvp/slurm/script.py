@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sjdvp.errors import ConfigError, SlurmError
-from sjdvp.runs.atomic import refusals, write_atomic
+from sjdvp.runs.atomic import storage_errors, write_atomic
 
 FOLDER = "slurm"  # in the run folder
 ARRAY, CHECK, LOGS = "array.sh", "check.sh", "logs"
@@ -115,7 +115,7 @@ def write_scripts(job: ArrayJob) -> Path:
                 f"{path} is there and says something else",
                 f"send it as it is (sjdvp slurm --submit --missing -o {job.out}), or remove it first",
             )
-    with refusals(str(folder)):
+    with storage_errors(str(folder)):
         (folder / LOGS).mkdir(
             parents=True, exist_ok=True
         )  # without it SLURM starts nothing, and says nothing

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjdvp.runs.folder import expected_images, read_run
+from sjdvp.runs.folder import RunFolder
 from sjdvp.runs.jsonl import Appender, read_rows
-from sjdvp.runs.log import finished, read_log
+from sjdvp.runs.log import finished
+from sjdvp.runs.run_json import read_run
 from sjdvp.slurm.queue import QueuedTask
 from sjdvp.slurm.script import FOLDER
 
@@ -71,10 +72,9 @@ def shard_states(out: Path, count: int, tasks: Iterable[QueuedTask]) -> list[Sha
     info = read_run(out)
     if info is None:
         return [ShardState(shard, None, 0, 0, latest.get(shard)) for shard in range(count)]
-    keys = [
-        (prompt.index, sample) for prompt, n in expected_images(out, info) for sample in range(n)
-    ]
-    entries = read_log(out)
+    folder = RunFolder(out, info)
+    keys = [(prompt.index, sample) for prompt, n in folder.expected() for sample in range(n)]
+    entries = folder.log()
     there = finished(out, entries)
     expected = Counter(index % count for index, _ in keys)
     done = Counter(key[0] % count for key in keys if key in there)

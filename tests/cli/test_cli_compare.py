@@ -203,7 +203,7 @@ def test_a_full_disk_is_no_run_to_resume(sjdvp, out, arguments, tmp_path, monkey
             "needs a batch size of its own",
         ),
         (["compare", "one", "--decoders", "ar"], "finished run folders take no --decoders"),
-        (["report", "absent"], "absent is no run folder"),
+        (["report", "absent"], "absent is not a run folder"),
         (["report", "x", "-o", "page.pdf"], "--out must name a .html file, found page.pdf"),
     ],
 )

@@ -139,7 +139,7 @@ def test_no_edit_of_a_value_gives_a_traceback(good, data, name, action, new):
             1,
             ("file",),
             "../secret.png",
-            "file names '../secret.png', which is no image of this folder",
+            "file is '../secret.png', which is not an image of this folder",
         ),
         (PROMPTS, 1, ("index",), "0", 'index must be a whole number, 0 or more, found "0"'),
         (PROMPTS, 2, ("index",), 2, "index must be 1, found 2"),
@@ -149,23 +149,23 @@ def test_no_edit_of_a_value_gives_a_traceback(good, data, name, action, new):
             3,
             ("mine",),
             1,
-            "there is no key 'mine' in such a row; known keys: index, id, prompt, digest, extra",
+            "unknown key 'mine'; known keys: index, id, prompt, digest, extra",
         ),
-        (PROMPTS, 1, ("prompt",), "\ud800", "half of a surrogate pair: not valid text"),
+        (PROMPTS, 1, ("prompt",), "\ud800", "not valid text: half of a surrogate pair"),
         ("run.json", None, ("seed",), "5", 'seed must be a whole number, 0 or more, found "5"'),
         (
             "run.json",
             None,
             ("pixel_settings",),
             [],
-            "an object that holds pixel_settings.model.backbone is due, found []",
+            "expected an object with pixel_settings.model.backbone, found []",
         ),
         (
             "run.json",
             None,
             ("pixel_settings", "decoder"),
             None,
-            "pixel_settings.decoder.preset is due, found null",
+            "expected an object with pixel_settings.decoder.preset, found null",
         ),
         (
             "run.json",
@@ -181,7 +181,7 @@ def test_no_edit_of_a_value_gives_a_traceback(good, data, name, action, new):
             [[1]],
             "indices must be pairs of rows, found [1]",
         ),
-        ("run.json", None, ("wanted",), [], "wanted must name what was asked for, found []"),
+        ("run.json", None, ("wanted",), [], "wanted must not be empty"),
         ("run.json", None, ("revision",), 3, "revision must be text, found 3"),
     ],
 )
@@ -193,14 +193,12 @@ def test_the_file_the_line_and_the_value_are_named(good, tmp_path, name, line, p
     edit(row, place, "replace", new)
     parts[(line or 1) - 1] = json.dumps(row)
     (out / name).write_text("\n".join(parts) + "\n")
-    where = f"{name} in out cannot be read: " if line is None else f"{name}: line {line}: "
+    where = f"cannot read {name} in out: " if line is None else f"{name}: line {line}: "
     for code, said in commands(good, out):
         assert code == 2
         assert said.startswith("sjdvp: error: " + where)
         assert words in said.partition("\n")[0]
-        assert re.search(
-            r"\n  put back what stood there, or (use another --out|delete that line)\n", said
-        )
+        assert re.search(r"\n  restore the (file|line), or (use another --out|delete it)", said)
 
 
 def test_a_key_that_is_gone_is_named(good, tmp_path):
@@ -211,6 +209,6 @@ def test_a_key_that_is_gone_is_named(good, tmp_path):
         del row[key]
         (out / name).write_text("\n".join([json.dumps(row), *lines[1:]]) + "\n")
         assert {
-            (code, f"{name}: line 1: there is no {key}\n" in said)
+            (code, f"{name}: line 1: the key {key} is missing\n" in said)
             for code, said in commands(good, out)
         } == {(2, True)}

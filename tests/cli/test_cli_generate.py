@@ -115,7 +115,7 @@ def test_prompts_from_stdin(sjdvp, out, monkeypatch):
 def test_a_row_that_stdin_does_not_have(sjdvp, out, prompts, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cat\na dog\n")))
     result = sjdvp("generate", "--prompts", "-", "--indices", "5", "-o", out)
-    assert (result.code, "row 5 is asked for, but stdin has rows 0 to 1" in result.err) == (2, True)
+    assert (result.code, "there is no row 5: stdin has rows 0 to 1" in result.err) == (2, True)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cat\na dog\n")))
     assert sjdvp("generate", "--prompts", "-", "--indices", "1", "-o", out).code == 0
 
@@ -132,7 +132,7 @@ def test_what_stopped_a_run_is_said_before_that_it_stopped(sjdvp, out):
     )
     failed, stopped, end = result.err.splitlines()[-3:]
     assert failed.startswith("sjdvp: failed: prompt row 0, fail: ImageError")
-    assert stopped == "sjdvp: warning: stopped: 1 failed images, 0 allowed"
+    assert stopped == "sjdvp: warning: stopped: 1 failed image, 0 allowed"
     assert end == "sjdvp: 0/2 ok, 1 failed; run the same command to resume"
 
 

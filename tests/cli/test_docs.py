@@ -10,7 +10,7 @@ import pytest
 
 import sjdvp as library
 from sjdvp.presets import PRESETS
-from sjdvp.runs.row import KEYS
+from sjdvp.runs.log import KEYS
 from sjdvp_cli import app
 
 ROOT = Path(__file__).parents[2]

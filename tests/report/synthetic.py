@@ -17,14 +17,12 @@ from sjdvp.profiles import resolve
 from sjdvp.report.load import load_runs
 from sjdvp.report.table import make_lines
 from sjdvp.report.write import write_report
-from sjdvp.runs.folder import Wanted, open_folder
-from sjdvp.runs.images import encode_png
-from sjdvp.runs.layout import image_file, log_path
+from sjdvp.runs.folder import RunFolder
+from sjdvp.runs.log import RowMaker
 from sjdvp.runs.prompts import Prompt, PromptSet
-from sjdvp.runs.prompts_log import PromptsLog
-from sjdvp.runs.row import RowMaker
-from sjdvp.runs.seeds import image_seed
-from sjdvp.runs.sharding import Selection, Shard
+from sjdvp.runs.run_json import Wanted
+from sjdvp.runs.sharding import Shard, image_file, image_seed, log_path
+from sjdvp.runs.writer import encode_png
 
 COST = {
     "ar": 1.0,
@@ -70,9 +68,8 @@ def make_run(
     config = resolve("emoji", {"decoder.preset": decoder, **(settings or {})}, {}).config
     config = replace(config, run=replace(config.run, seed=seed))
     prompts = prompt_set(rows, texts)
-    open_folder(root, config, Wanted(1, Selection(None, None)), prompts, ["sjdvp", "generate"])
-    with PromptsLog(root) as prompts_log:
-        prompts_log.admit(prompts.prompts)
+    with RunFolder.open(root, config, prompts, wanted=Wanted(), argv=["sjdvp", "generate"]):
+        pass
     maker = RowMaker(config, Shard())
     images = [_image(size, i) for i in range(min(rows, _PICTURES))]
     lines = []

@@ -7,8 +7,7 @@ import pytest
 from sjdvp.errors import FolderError
 from sjdvp.report.fair import require_fair, unfair
 from sjdvp.report.load import load_runs
-from sjdvp.runs.layout import log_path
-from sjdvp.runs.sharding import Shard
+from sjdvp.runs.sharding import Shard, log_path
 from tests.report.synthetic import make_run
 
 
@@ -33,7 +32,7 @@ def test_names_tell_runs_apart(tmp_path):
 
 def test_no_run_folder(tmp_path):
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(FolderError, match="no run folder"):
+        with pytest.raises(FolderError, match="not a run folder"):
             load_runs([path])
 
 

@@ -60,13 +60,16 @@ def test_check_finds_what_is_wrong(tmp_path):
     assert found(report.corrupt) == {
         "images/000000_00.png": "holds the image of images/000000_01.png",
         "images/000000_01.png": "holds the image of images/000000_00.png",
-        "images/000002_00.png": f"{c.stat().st_size} bytes, the log says {c.stat().st_size + 7}",
-        "images/000002_01.png": "not the bytes that were written",
+        "images/000002_00.png": f"has {c.stat().st_size} bytes, the log says {c.stat().st_size + 7}",
+        "images/000002_01.png": "has other bytes than were written",
     }
     assert set(found(report.foreign)) == {"images/foreign.png", "images/.000009.png.000-of-001.tmp"}
     assert report.ok == 0
     a.unlink()
-    assert found(check_folder(out).missing)["images/000000_00.png"] == "drawn, but the file is gone"
+    assert (
+        found(check_folder(out).missing)["images/000000_00.png"]
+        == "generated, but the file is gone"
+    )
     assert json.dumps(report.as_json())
     assert set(report.as_json()) == {"expected", "ok", "missing", "corrupt", "foreign"}
 
@@ -84,7 +87,7 @@ def test_expected_is_what_any_command_asked_for(tmp_path):
     assert check_folder(out).whole
     draw(tmp_path, selection=Selection(((2, 2),)))
     assert check_folder(out).expected == 2
-    with pytest.raises(FolderError, match="is no run folder"):
+    with pytest.raises(FolderError, match="is not a run folder"):
         check_folder(tmp_path)
 
 
@@ -159,9 +162,7 @@ def test_rows_that_come_to_one_name_are_named_before_anything_is_written(
         records[row] |= {"id": identity} if identity else {}
     monkeypatch.setattr("tests.runs.test_check_and_export.RECORDS", records)
     out = draw(tmp_path, n)
-    with pytest.raises(
-        FolderError, match=r"rows 0 and 2 of the prompts would both be .*\.png"
-    ) as caught:
+    with pytest.raises(FolderError, match=r"prompt rows 0 and 2 would both be .*\.png") as caught:
         export_folder(out, tmp_path / "t", layout)
     assert "--layout flat" in caught.value.hint
     assert not (tmp_path / "t").exists()
@@ -188,7 +189,7 @@ def test_a_corrupt_image_is_not_exported(tmp_path):
     assert "row 2, sample 0: holds the image of images/000000.png" in report.left_out
     (out / "images/000002.png").write_bytes(data)
     (tmp_path / "t/000002.png").write_bytes(b"mine")
-    with pytest.raises(FolderError, match="another image"):
+    with pytest.raises(FolderError, match="exists with other content"):
         export_folder(out, tmp_path / "t", "flat")
 
 
@@ -207,7 +208,7 @@ def test_export_refuses_bad_targets(tmp_path):
     out = draw(tmp_path)
     with pytest.raises(ConfigError, match="unknown layout 'x'"):
         export_folder(out, tmp_path / "t", "x")
-    with pytest.raises(FolderError, match="keeps its images"):
+    with pytest.raises(FolderError, match="inside the images of the run"):
         export_folder(out, out / "images" / "t", "flat")
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="file is a file, not a folder"):
@@ -238,5 +239,5 @@ def test_a_log_that_names_a_file_elsewhere_is_refused(tmp_path):
     out = draw(tmp_path)
     log = next(out.glob("log.shard-*"))
     log.write_text(log.read_text().replace("images/000002.png", "../secret.png"))
-    with pytest.raises(FolderError, match="no image of this folder"):
+    with pytest.raises(FolderError, match="not an image of this folder"):
         export_folder(out, tmp_path / "t", "flat")

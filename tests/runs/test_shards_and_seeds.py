@@ -1,8 +1,15 @@
 import pytest
 
 from sjdvp.errors import ConfigError
-from sjdvp.runs.seeds import image_seed, new_run_seed
-from sjdvp.runs.sharding import Selection, Shard, parse_indices, parse_shard, rank
+from sjdvp.runs.sharding import (
+    Selection,
+    Shard,
+    image_seed,
+    new_run_seed,
+    parse_indices,
+    parse_shard,
+    rank,
+)
 
 
 def array(task: int, first: int, count: int, step: int = 1) -> dict[str, str]:
