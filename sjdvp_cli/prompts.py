@@ -60,6 +60,8 @@ class Source:
                 "prompts must come from either --prompts or --prompt",
                 "for example --prompts prompts.txt",
             )
+        if "" in (self.prompts or ()):  # an unset variable: not the folder that one is in
+            raise ConfigError("--prompts is empty", "give a file, a folder or -")
         if self.prompts and "-" in self.prompts and not self.is_stdin:
             raise ConfigError("stdin (-) is not read together with files", "cat FILE - | sjdvp ...")
 

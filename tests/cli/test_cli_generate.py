@@ -274,6 +274,8 @@ def test_prompt_files_may_be_several(sjdvp, tmp_path):
     flags = ["--prompts", files[0], "--prompts", files[1], "--dry-run", "--json"]
     planned = json.loads(sjdvp("generate", *flags, "-o", tmp_path / "out").out)
     assert (planned["requested"], planned["format"]) == (3, "txt")
+    unset = sjdvp("generate", "--prompts", "", "-o", tmp_path / "out", "--dry-run")
+    assert (unset.code, "--prompts is empty" in unset.err) == (2, True)
     mixed = sjdvp("prompts", files[0], "-")
     assert (mixed.code, "stdin (-) is not read together with files" in mixed.err) == (2, True)
 

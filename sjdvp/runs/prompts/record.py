@@ -65,6 +65,8 @@ def at(number: int) -> str:
 
 def is_blank(text: str) -> bool:
     """Say whether nothing of `text` can be seen: spaces, control and zero-width characters."""
+    if text[:1].isalnum():  # nearly always: a quick answer
+        return False
     return not text.strip() or all(unicodedata.category(c) in _INVISIBLE for c in text)
 
 

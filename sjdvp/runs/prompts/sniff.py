@@ -46,7 +46,7 @@ _PAGES = (
     ),
     (r"/annex/objects/", Refused("a pointer of git-annex, not the file itself", "git annex get")),
     (
-        r"(?i)<(!doctype|html|head|body|div|table|h1|p|img|svg|rss|error|\?xml|!--)(\s[^>]*)?/?\??>"
+        r"(?i)<(!doctype|html|head|body|div|table|h1|p|img|svg|rss|error|prompts?|root|data|\?xml|!--)(\s[^>]*)?/?\??>"
         r"|<(!--|\?xml|!doctype\s)",
         Refused("an HTML or XML page, perhaps an error page", "download the raw file"),
     ),

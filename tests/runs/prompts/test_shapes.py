@@ -134,6 +134,17 @@ def test_spaces_around_names_and_after_delimiters(tmp_path):
     assert texts(read(tmp_path, "p.csv", "id,prompt\n1, a cat\n")) == [" a cat"]
 
 
+def test_a_cell_of_tsv_that_looks_quoted_is_told(tmp_path):
+    pandas = 'prompt\tn\n"a ""red"" car"\t1\n"b ""c"""\t2\n'
+    found = read(tmp_path, "p.tsv", pandas)
+    assert texts(found)[0] == '"a ""red"" car"'
+    assert "line 2" in found.notes[0]
+    assert len(found.notes) == 1
+    undone = read(tmp_path, "p.tsv", pandas, format="csv", delimiter="\t")
+    assert (texts(undone), undone.notes) == (['a "red" car', 'b "c"'], ())
+    assert read(tmp_path, "p.tsv", 'prompt\n"G I" painted\n"quoted"\n').notes == ()
+
+
 def test_yaml_scalars_stay_text_and_its_traps_are_refused(tmp_path):
     found = read(tmp_path, "p.yaml", "007: {prompt: no}\n010: {prompt: 1e5, n: ~}\n")
     assert (ids(found), texts(found)) == (["007", "010"], ["no", "1e5"])
