@@ -1,18 +1,16 @@
 """Which processes generate images: this one, or worker processes on several devices."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
-from sjdvp.jobs import ImageGenerator
+from sjdvp.jobs import ImageGenerator, OpenGenerator
 from sjdvp_cli.options import option
 
 _running = option("Running")
-
-OpenGenerator = Callable[[RunConfig], AbstractContextManager[ImageGenerator]]
 
 
 @dataclass(frozen=True, slots=True)

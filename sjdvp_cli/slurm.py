@@ -1,6 +1,7 @@
 """`sjdvp slurm`: write and submit a job array, show its status, submit missing shards again."""
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,7 @@ def command(
 
 
 def _write(job: "ArrayJob", array: Array) -> int:
-    from sjdvp.slurm.script import write_scripts
+    from sjdvp.slurm.script import submit_command, write_scripts
 
     out = job.out
     script = write_scripts(job)
@@ -161,7 +162,7 @@ def _write(job: "ArrayJob", array: Array) -> int:
         json.dumps({"script": str(script), "shards": job.shards}) if array.as_json else str(script)
     )
     typer.echo(
-        f"sjdvp: {counted(job.shards, 'shard')}; submit: sjdvp slurm --submit --missing -o {out}",
+        f"sjdvp: {counted(job.shards, 'shard')}; to send it: {submit_command(out)}",
         err=True,
     )
     return 0
@@ -239,13 +240,13 @@ def _send(out: Path, shards: list[int], at_once: str, *, as_json: bool) -> int:
         f"sjdvp: array job {job} ({counted(len(shards), 'task')}); job {check} checks the folder",
         err=True,
     )
-    typer.echo(f"sjdvp: for its status: sjdvp slurm status {out}", err=True)
+    typer.echo(f"sjdvp: for its status: sjdvp slurm status {shlex.quote(str(out))}", err=True)
     return 0
 
 
 def _status(out: Path, *, as_json: bool) -> int:
     from sjdvp.slurm.queue import array_list
-    from sjdvp.slurm.script import read_array
+    from sjdvp.slurm.script import read_array, submit_command
     from sjdvp.slurm.status import shard_states
 
     count, _ = read_array(out)
@@ -266,7 +267,7 @@ def _status(out: Path, *, as_json: bool) -> int:
         sum(state.expected or 0 for state in states),
     )
     advice = f"; submit {counted(len(missing), 'shard')} again: " if missing else ""
-    advice += f"sjdvp slurm --submit --missing -o {out}" if missing else ""
+    advice += submit_command(out) if missing else ""
     typer.echo(f"sjdvp: {done}/{expected or '?'} images{advice}", err=True)
     return 0
 

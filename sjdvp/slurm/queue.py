@@ -1,4 +1,4 @@
-"""What SLURM is asked: sbatch, squeue and scontrol, each with a time limit. Never sacct, which many clusters do not have."""
+"""SLURM's commands sbatch, squeue and scontrol, with timeouts; many clusters have no sacct."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sjdvp.errors import SlurmError
 
-_PATIENCE_S = 60  # these commands hang when a daemon is away
+_TIMEOUT_S = 60  # these commands hang when a daemon is down
 _ENDED = frozenset(
     {
         "BOOT_FAIL",
@@ -28,27 +28,27 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class QueuedTask:
-    """One array task as the queue knows it."""
+    """One array task in the queue."""
 
     job: str  # the array's id
     task: int
     state: str  # PENDING, RUNNING, ...
     node: str
-    reason: str  # why it waits, or how it ended
+    reason: str  # why it is pending, or how it ended
 
     @property
     def active(self) -> bool:
-        """Whether it runs or will run."""
+        """Whether it is running or will run."""
         return self.state not in _ENDED
 
 
 def submit(script: Path, *options: str) -> str:
-    """Send a script to sbatch and return the job's id; raises SlurmError."""
+    """Submit a script and return the job's id; raises SlurmError."""
     return _ask("sbatch", "--parsable", *options, str(script)).strip().partition(";")[0]
 
 
 def queued_tasks() -> list[QueuedTask]:
-    """Return the array tasks of this user that the queue still knows, ended ones included; raises SlurmError."""
+    """Return this user's array tasks that the queue lists, ended or not; raises SlurmError."""
     lines = _ask(
         "squeue", "-h", "-r", "-t", "all", f"--user={os.getuid()}", "-o", "%F|%K|%T|%N|%r"
     ).splitlines()
@@ -62,24 +62,24 @@ def largest_array() -> int:
         r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE
     )
     if found is None:
-        raise SlurmError("scontrol show config names no MaxArraySize")
+        raise SlurmError("scontrol show config has no MaxArraySize")
     return int(found[1])
 
 
 def own_job(environ: Mapping[str, str]) -> str:
-    """Return the name of the job that this process runs in, as scontrol takes it; "" outside of SLURM."""
+    """Return the job that this process runs in, as scontrol takes it; "" outside of SLURM."""
     if "SLURM_ARRAY_JOB_ID" in environ:
         return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ.get("SLURM_JOB_ID", "")
 
 
 def requeue(job: str) -> None:
-    """Put a running job back into the queue. Its processes get TERM at once, so be done writing; raises SlurmError."""
+    """Requeue a running job, whose processes get SIGTERM at once; raises SlurmError."""
     _ask("scontrol", "requeue", job)
 
 
 def array_list(tasks: Iterable[int]) -> str:
-    """Write task numbers as sbatch takes them: 0-2,7."""
+    """Return task numbers in the form of sbatch: 0-2,7."""
     ranges: list[list[int]] = []
     for task in sorted(set(tasks)):
         if ranges and task == ranges[-1][1] + 1:
@@ -96,7 +96,7 @@ def _ask(*command: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except FileNotFoundError as error:

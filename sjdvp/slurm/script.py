@@ -1,4 +1,4 @@
-"""The batch scripts: readable, and the user's to edit. What is read back from one is read from its text, edits included."""
+"""The batch scripts: readable, and the user's to edit; they are read back from their text."""
 
 import re
 import shlex
@@ -17,22 +17,24 @@ _AT_ONCE = re.compile(r"^#SBATCH\s+(?:--array|-a)[=\s]\S*?(%\d+)", re.MULTILINE)
 
 _ARRAY_TEXT = """\
 #!/bin/bash
-# {count} shards, one a task of this array. Written by `sjdvp slurm`, yours to edit (an account, `module load`, a container).
-# Tasks share nothing but the run folder: each may be stopped and started again at any time, and goes on where it was.
+# {count} shards, one per task of this array. Written by `sjdvp slurm`, yours to edit: an account,
+# `module load`, a container. Tasks share only the run folder; each may be stopped at any time and
+# resumes when it is started again.
 {resources}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# Two minutes before its time is up a task is told so (USR1); it saves, and puts itself back into the queue.
+# Two minutes before its time limit a task gets USR1: it saves its work and requeues itself.
 #SBATCH --signal=B:USR1@120
 set -eu
-# exec: the signal must reach Python itself. The count is written out: when only task 3 is sent again, it is still 3 of {count}.
+# exec: the signal must reach Python itself. The count is written out: when only task 3 is
+# submitted again, it is still task 3 of {count}.
 exec {command} \\
     --shard "$SLURM_ARRAY_TASK_ID/{count}"
 """
 
 _CHECK_TEXT = """\
 #!/bin/bash
-# Runs when the array has ended, however it ended: is every image there and right? The logs of all shards are read as one.
+# Runs when the array has ended, however it ended: checks that every image exists and is valid.
 {resources}
 exec {command}
 """
@@ -40,7 +42,7 @@ exec {command}
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What each task asks of the cluster; None leaves it to the site's default."""
+    """Resources of each task; None: the default of the cluster."""
 
     gpus: int = 1
     cpus: int | None = None
@@ -48,12 +50,15 @@ class Resources:
     time: str | None = None
     partition: str | None = None
     account: str | None = None
-    more: tuple[str, ...] = ()  # any other options of sbatch, as they are: "--qos=high"
+    more: tuple[str, ...] = ()  # other options of sbatch, unchanged: "--qos=high"
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayJob:
-    """An array that draws into one run folder. `program` starts sjdvp; `generate` are the arguments after `generate`."""
+    """An array that generates into one run folder.
+
+    `program` starts sjdvp; `generate` are the arguments after `generate`.
+    """
 
     out: Path
     shards: int
@@ -61,7 +66,7 @@ class ArrayJob:
     generate: tuple[str, ...]
     cwd: Path
     resources: Resources
-    at_once: int | None = None  # tasks that may run at the same time
+    at_once: int | None = None  # most tasks that run at the same time
 
     def __post_init__(self) -> None:
         if self.shards < 1:
@@ -81,7 +86,7 @@ class ArrayJob:
         )
 
     def check_script(self) -> str:
-        """Return the text of the script that comes after the array."""
+        """Return the text of the script that runs after the array."""
         wanted = self.resources
         options = [
             *self._shared("check-%j"),
@@ -100,9 +105,10 @@ class ArrayJob:
 
 
 def write_scripts(job: ArrayJob) -> Path:
-    """Write both scripts and make the folder of the logs; returns the array's script.
+    """Write both scripts, make the folder of the logs, return the path of the array's script.
 
-    Raises SlurmError when there is another script, which may hold what somebody added to it; StorageError when the disk refuses.
+    Raises SlurmError when a different script exists, because the user may have edited it;
+    StorageError.
     """
     folder = job.out / FOLDER
     texts = {
@@ -112,35 +118,42 @@ def write_scripts(job: ArrayJob) -> Path:
     for path, text in texts.items():
         if path.exists() and path.read_bytes() != text:
             raise SlurmError(
-                f"{path} is there and says something else",
-                f"send it as it is (sjdvp slurm --submit --missing -o {job.out}), or remove it first",
+                f"{path} exists and is different",
+                f"submit it as it is with {submit_command(job.out)}, or delete it first",
             )
     with storage_errors(str(folder)):
-        (folder / LOGS).mkdir(
-            parents=True, exist_ok=True
-        )  # without it SLURM starts nothing, and says nothing
+        # Without it SLURM starts nothing, and gives no message.
+        (folder / LOGS).mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             write_atomic(path, text)
     return folder / ARRAY
 
 
 def read_array(out: Path) -> tuple[int, str]:
-    """Return the shard count in a folder's array script, and its limit of tasks at once as `%N` or ""; raises SlurmError."""
+    """Return the shard count of a folder's array script, and its task limit as `%N` or "".
+
+    Raises SlurmError.
+    """
     path = out / FOLDER / ARRAY
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise SlurmError(
-            f"no array script in {out / FOLDER}",
+            f"there is no array script in {out / FOLDER}",
             "write it with `sjdvp slurm --prompts FILE --out DIR`",
         ) from error
     count, at_once = _COUNT.search(text), _AT_ONCE.search(text)
     if count is None:
         raise SlurmError(
-            f"{path} does not say how many shards there are",
+            f"{path} does not give the number of shards",
             'it needs --shard "$SLURM_ARRAY_TASK_ID/N"',
         )
     return int(count[1]), at_once[1] if at_once else ""
+
+
+def submit_command(out: Path) -> str:
+    """Return the command that submits the script in a folder, quoted for a shell."""
+    return shlex.join(["sjdvp", "slurm", "--submit", "--missing", "-o", str(out)])
 
 
 def _asked(wanted: Resources) -> list[str]:
@@ -161,13 +174,13 @@ def _directives(options: Sequence[str]) -> str:
     for option in options:
         if any(ord(c) < 32 for c in option):
             raise ConfigError(
-                f"an option of sbatch cannot hold a line end or control character: {option!a}"
+                f"an option of sbatch must not have a line end or control character: {option!a}"
             )
     return "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
 
 
 def _wrapped(command: Sequence[str], arguments: Sequence[str]) -> str:
-    """Write a command with each of its flags on a line of its own."""
+    """Return a command with each of its flags on its own line."""
     lines = [shlex.join(command)]
     for argument in arguments:
         if argument.startswith("--"):

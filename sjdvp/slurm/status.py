@@ -1,4 +1,4 @@
-"""How far an array is: what lies on disk, joined with what the queue says. The disk is the truth; the queue may have forgotten."""
+"""The progress of an array: files on disk, joined with the queue, which forgets ended tasks."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,33 +13,31 @@ from sjdvp.runs.run_json import read_run
 from sjdvp.slurm.queue import QueuedTask
 from sjdvp.slurm.script import FOLDER
 
-JOBS = "jobs.jsonl"  # what was submitted, one row a job, beside the scripts
+JOBS = "jobs.jsonl"  # what was submitted, one row per job, beside the scripts
 
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """One shard: its images on disk, and its task in the queue."""
+    """One shard: its images on disk and its task in the queue."""
 
     shard: int
-    expected: int | None  # images; None: no task has begun, the prompts have not been taken in
+    expected: int | None  # images; None: no task has started, so the prompts are not known
     done: int
     failed: int
-    task: (
-        QueuedTask | None
-    )  # the one that runs or waits, else the last one that the queue remembers
+    task: QueuedTask | None  # the active one, else the last one that the queue lists
 
     @property
     def whole(self) -> bool:
-        """Whether every image of the shard is there."""
+        """Whether every image of the shard exists."""
         return self.expected is not None and self.done == self.expected
 
     @property
     def missing(self) -> bool:
-        """Whether images are missing and no task is there to draw them."""
+        """Whether images are missing and no task will generate them."""
         return not self.whole and not (self.task and self.task.active)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shard as plain JSON."""
+        """Return the shard as JSON values."""
         task = (
             None
             if self.task is None
@@ -56,13 +54,13 @@ class ShardState:
 
 
 def remember(out: Path, job: str, array: str) -> None:
-    """Note that an array was submitted; raises StorageError."""
+    """Record that an array was submitted; raises StorageError."""
     with Appender(out / FOLDER / JOBS) as jobs:
         jobs.append([{"job": job, "array": array}])
 
 
 def shard_states(out: Path, count: int, tasks: Iterable[QueuedTask]) -> list[ShardState]:
-    """Return the state of each of `count` shards. `tasks` may hold other jobs: what this folder submitted is picked out."""
+    """Return the state of each of `count` shards; tasks of other folders are ignored."""
     ours = (
         [row["job"] for row in read_rows(out / FOLDER / JOBS)]
         if (out / FOLDER / JOBS).exists()

@@ -1,1 +1,1 @@
-"""Several processes that draw for one run: no process group, no ports, one pipe to the parent each. Imports no torch."""
+"""Several processes for one run, each with one pipe to the parent. Imports no torch."""

@@ -1,4 +1,4 @@
-"""A generator that is several worker processes. What a dying worker held is drawn by the others, and the worker is replaced."""
+"""An ImageGenerator made of worker processes; a worker that dies is replaced."""
 
 import contextlib
 import multiprocessing
@@ -14,30 +14,30 @@ from multiprocessing.resource_tracker import ensure_running
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import DeviceError
-from sjdvp.jobs import ImageResult, Job, JobQueue
+from sjdvp.jobs import ImageResult, Job, JobQueue, OpenGenerator
 from sjdvp.runs.signals import STOPPING
-from sjdvp.workers.process import Broken, OpenGenerator, Take, work
+from sjdvp.workers.process import Broken, Take, work
 
-_POLL_S = 0.1  # how often a source that had nothing is asked again
-_FAREWELL_S = 2.0  # for a process whose pipe is closed already
-_JOB_TRIES = 3  # an image in flight at this many deaths is taken for their cause
-_LIVES = 3  # a worker that dies this often without a image in between is not replaced any more
+_POLL_S = 0.1  # between two questions to a queue that had nothing
+_EXIT_S = 2.0  # to wait for a process whose pipe is closed
+_JOB_TRIES = 3  # a job that this many workers died with is taken for the cause
+_MOST_DEATHS = 3  # in a row, without an image; then a worker is not replaced
 
 
 @dataclass(slots=True)
 class _Worker:
-    """One process and what it is doing."""
+    """A worker process and its state."""
 
     device: str
     process: BaseProcess
     pipe: Connection
-    held: list[Job] = field(default_factory=list)  # handed out, no image yet
-    waiting: bool = False  # it has asked, and will be answered when there is a job
+    held: list[Job] = field(default_factory=list)  # sent to it, no image yet
+    waiting: bool = False  # it has asked for a job and has no answer yet
     broken: Broken | None = None
 
 
 class Workers:
-    """Draws with one process a device; a device may stand there several times (`cpu`). Implements `sjdvp.jobs.ImageGenerator`."""
+    """An ImageGenerator of one process per entry of `devices`, which may repeat a device."""
 
     def __init__(
         self,
@@ -51,39 +51,38 @@ class Workers:
         self._open_generator = open_generator
         self._tell = tell
         self._threads = max(1, (os.cpu_count() or 1) // len(devices))
-        self._again: list[
-            tuple[Job, str]
-        ] = []  # images of workers that died, and the device they died on
+        # jobs of workers that died, and the device they died on
+        self._retries: list[tuple[Job, str]] = []
         self._tries: Counter[Job] = Counter()
-        self._deaths: Counter[int] = Counter()  # by place, since its last image
-        self._workers: dict[int, _Worker] = {}  # by place
+        self._deaths: Counter[int] = Counter()  # by worker number, since its last image
+        self._workers: dict[int, _Worker] = {}  # by worker number
 
     def start(self) -> None:
         """Start all processes; `close` must follow."""
-        for place in range(len(self._devices)):
-            self._start(place)
+        for number in range(len(self._devices)):
+            self._start(number)
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
         """See `sjdvp.jobs.ImageGenerator`."""
         while True:
-            for place in self._spoken():
-                yield from self._hear(place, source)
+            for number in self._ready():
+                yield from self._receive(number, source)
             for worker in self._workers.values():
                 if worker.waiting:
                     self._answer(worker, self._next(worker, source), wait=True)
             idle = [worker for worker in self._workers.values() if worker.waiting]
             if (
                 idle
-                and not self._again
+                and not self._retries
                 and not any(worker.held for worker in self._workers.values())
             ):
-                job = source.take(wait=True)  # nobody draws, so nobody is kept waiting
+                job = source.take(wait=True)  # all workers are idle: waiting delays none
                 if job is None:
                     return
                 self._answer(idle[0], job, wait=True)
 
     def close(self) -> None:
-        """End all workers at once: they hold nothing that could be lost."""
+        """Kill all workers: they hold nothing that could be lost."""
         for worker in self._workers.values():
             worker.process.kill()
         for worker in self._workers.values():
@@ -91,8 +90,8 @@ class Workers:
             worker.pipe.close()
         self._workers = {}
 
-    def _start(self, place: int) -> None:
-        device = self._devices[place]
+    def _start(self, number: int) -> None:
+        device = self._devices[number]
         config = replace(self._config, run=replace(self._config.run, device=device))
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
@@ -102,25 +101,25 @@ class Workers:
         with _signals_held_back():
             process.start()
         theirs.close()
-        self._workers[place] = _Worker(device, process, pipe)
+        self._workers[number] = _Worker(device, process, pipe)
 
-    def _spoken(self) -> list[int]:
+    def _ready(self) -> list[int]:
         polling = any(worker.waiting for worker in self._workers.values())
         ready = wait(
             [worker.pipe for worker in self._workers.values()], _POLL_S if polling else None
         )
-        return [place for place, worker in self._workers.items() if worker.pipe in ready]
+        return [number for number, worker in self._workers.items() if worker.pipe in ready]
 
-    def _hear(self, place: int, source: JobQueue) -> Iterator[ImageResult]:
-        worker = self._workers[place]
+    def _receive(self, number: int, source: JobQueue) -> Iterator[ImageResult]:
+        worker = self._workers[number]
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
-            yield from self._bury(place)
+            yield from self._remove(number)
             return
         if isinstance(message, ImageResult):
             worker.held.remove(message.job)
-            self._deaths[place] = 0
+            self._deaths[number] = 0
             yield message
         elif isinstance(message, Broken):
             worker.broken = message
@@ -137,53 +136,59 @@ class Workers:
             worker.pipe.send(job)
 
     def _next(self, worker: _Worker, source: JobQueue) -> Job | None:
-        """Return what a worker shall draw next. An image that was in flight at a death is drawn alone, elsewhere if possible."""
+        """Return the next job of a worker.
+
+        A job that a worker died with is tried alone, and on another device if there is one.
+        """
         if any(self._tries[job] for job in worker.held):
             return None
-        for suspect in self._again:
-            if not worker.held and (suspect[1] != worker.device or self._only(worker.device)):
-                self._again.remove(suspect)
-                return suspect[0]
+        for retry in self._retries:
+            if not worker.held and (retry[1] != worker.device or self._only(worker.device)):
+                self._retries.remove(retry)
+                return retry[0]
         return source.take(wait=False)
 
     def _only(self, device: str) -> bool:
         return all(worker.device == device for worker in self._workers.values())
 
-    def _bury(self, place: int) -> Iterator[ImageResult]:
-        worker = self._workers.pop(place)
-        worker.process.join(_FAREWELL_S)
+    def _remove(self, number: int) -> Iterator[ImageResult]:
+        worker = self._workers.pop(number)
+        worker.process.join(_EXIT_S)
         worker.process.kill()
         worker.process.join()
         worker.pipe.close()
-        self._deaths[place] += 1
+        self._deaths[number] += 1
         reason = _reason(worker)
         for job in worker.held:
             self._tries[job] += 1
             if self._tries[job] < _JOB_TRIES:
-                self._again.append((job, worker.device))
+                self._retries.append((job, worker.device))
             else:
-                self._deaths[place] = 0  # the cause is found
+                self._deaths[number] = 0  # the job is the cause
                 yield ImageResult(job, None, error=_failure(reason))
-        self._mourn(place, worker, reason)
+        self._replace(number, worker, reason)
 
-    def _mourn(self, place: int, worker: _Worker, reason: str) -> None:
-        """Replace a dead worker, or say that it is not replaced; raises when there is none left, or what is wrong for all."""
+    def _replace(self, number: int, worker: _Worker, reason: str) -> None:
+        """Replace a dead worker, unless it died too often.
+
+        Raises the error of a worker when it concerns all of them, DeviceError when none is left.
+        """
         if worker.broken and worker.broken.error:
             raise worker.broken.error
         report = f"\n{worker.broken.report.rstrip()}" if worker.broken else ""
-        if self._deaths[place] < _LIVES:
+        if self._deaths[number] < _MOST_DEATHS:
             self._tell(
-                f"worker {place} ({worker.device}) {reason}; its images are drawn again{report}"
+                f"worker {number} ({worker.device}) {reason}; "
+                f"its images are generated again{report}"
             )
-            self._start(place)
+            self._start(number)
             return
         self._tell(
-            f"worker {place} ({worker.device}) {reason} {_LIVES} times in a row; it is not replaced{report}"
+            f"worker {number} ({worker.device}) {reason} {_MOST_DEATHS} times in a row; "
+            f"it is not replaced{report}"
         )
         if not self._workers:
-            raise DeviceError(
-                "all workers have died", "the lines above say how; `sjdvp doctor` may know why"
-            )
+            raise DeviceError("all workers have died", "see the lines above, and `sjdvp doctor`")
 
 
 @contextlib.contextmanager
@@ -193,9 +198,10 @@ def open_workers(
     open_generator: OpenGenerator,
     tell: Callable[[str], None],
 ) -> Iterator[Workers]:
-    """Start a worker on each device for as long as the context lasts; `tell` hears what people should know of them.
+    """Start a worker for each entry of `devices`; kill them when the context ends.
 
-    `open_generator` opens the generator in each worker's process: a function that can be imported there.
+    `tell` gets messages for the user. `open_generator` opens the generator in each process: a
+    function that can be imported there.
     """
     workers = Workers(config, devices, open_generator, tell)
     try:
@@ -207,8 +213,9 @@ def open_workers(
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Keep signals from a process that is being started until it knows what to do with them: it inherits the mask."""
-    ensure_running()  # the first process would start it, and that unblocks SIGINT and SIGTERM
+    """Block signals while a process is started, which inherits that until it sets its handlers."""
+    # The first process would start the resource tracker, which unblocks SIGINT and SIGTERM.
+    ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
@@ -221,7 +228,7 @@ def _reason(worker: _Worker) -> str:
         return f"broke ({worker.broken.report.strip().splitlines()[-1]})"
     code = worker.process.exitcode or 0
     if code == -signal.SIGKILL:
-        return "was killed (by hand, or because the machine has no memory left)"
+        return "was killed (by hand, or because the memory ran out)"
     return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
@@ -229,5 +236,5 @@ def _failure(reason: str) -> dict[str, str]:
     return {
         "type": "WorkerDied",
         "message": f"each of the {_JOB_TRIES} workers that tried it {reason}",
-        "hint": "the same command tries it again",
+        "hint": "run the same command to try it again",
     }

@@ -1,4 +1,4 @@
-"""What runs in a worker process: a generator of its own, fed through a pipe. It writes no file, and ends with its parent."""
+"""The code of a worker process: it has its own generator, writes no file, ends with its parent."""
 
 import contextlib
 import multiprocessing
@@ -7,36 +7,32 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import SjdvpError
-from sjdvp.jobs import ImageGenerator, Job
+from sjdvp.jobs import Job, OpenGenerator
 from sjdvp.runs.signals import STOPPING
-
-OpenGenerator = Callable[[RunConfig], AbstractContextManager[ImageGenerator]]
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A worker asks for a job; the answer is a Job or None, see `sjdvp.jobs.JobQueue`."""
+    """Message of a worker that asks for a job; the answer is what `JobQueue.take` returns."""
 
     wait: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A worker cannot go on. `error` is there when it is the user's business; `report` is its traceback."""
+    """Message of a worker that failed; `error` is None for a bug, `report` is the traceback."""
 
     error: SjdvpError | None
     report: str
 
 
 class PipeSource:
-    """The parent's jobs, seen from a worker."""
+    """The parent's job queue as a worker sees it. See `sjdvp.jobs.JobQueue`."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -49,19 +45,17 @@ class PipeSource:
 
 
 def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> None:
-    """Draw what the parent gives until it gives no more; messages to it are Take, ImageResult and, once, Broken.
+    """Generate the parent's jobs; messages to it are Take, ImageResult and, at most once, Broken.
 
-    `pickled` is an OpenGenerator, still pickled so that its modules, which may be large, are imported under the watch set up here.
+    `pickled` is an OpenGenerator, still pickled so that its modules, which may be large, are
+    imported after the signal handlers and the watch on the parent are set up.
     """
     for signum in STOPPING:
-        signal.signal(
-            signum, signal.SIG_IGN
-        )  # a terminal or scheduler sends them to all processes; the parent decides
-    with contextlib.suppress(OSError):  # where there is no stderr
-        os.dup2(2, 1)  # stdout is the parent's, for data: no library may print there
-    os.environ["HF_HUB_OFFLINE"] = (
-        "1"  # the parent has fetched what there is; set before any module reads it
-    )
+        # A terminal or scheduler sends them to all processes; the parent decides.
+        signal.signal(signum, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # there may be no stderr
+        os.dup2(2, 1)  # stdout is for the parent's data: no library may print there
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before any module reads it: the parent has fetched all
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -71,7 +65,7 @@ def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> N
                 pipe.send(image)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent is gone
-    except Exception as error:  # noqa: BLE001 (it is told by the parent, which owns the terminal)
+    except Exception as error:  # noqa: BLE001 (the parent reports it)
         with contextlib.suppress(OSError):
             pipe.send(
                 Broken(error if isinstance(error, SjdvpError) else None, traceback.format_exc())

@@ -114,7 +114,7 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
 
     # Task 0 is told that its time is nearly up; the node of task 2 dies; another user's job takes a GPU of the node of task 1.
     cluster.signal(f"{job}_0", "USR1")
-    wait_until(lambda: "goes back into the queue" in work.log(job, 0), 10)
+    wait_until(lambda: "requeued" in work.log(job, 0), 10)
     cluster.kill_node(nodes[2])
     cluster.ask(
         "sbatch",
@@ -195,5 +195,5 @@ def test_ranks_of_srun_and_a_single_process_beside_them(cluster, tmp_path):
 def test_more_shards_than_an_array_may_have_tasks(cluster, tmp_path):
     work = Work(cluster, tmp_path)
     told = work.sjdvp("slurm", "--prompts", work.prompts, "-o", work.out, "--shards", 1002, code=2)
-    assert "at most 1001 tasks" in told
+    assert "more than the 1001 tasks" in told
     assert not work.out.exists()

@@ -1,6 +1,7 @@
 """SLURM's commands, played by small scripts: what is asked of them and what is made of their answers."""
 
 import json
+import shlex
 
 import pytest
 
@@ -139,7 +140,7 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
         "3\t0/2\t0\t-\t-",
         "--array=1,3",
     ]
-    assert "5/10 images; 2 shards to send again" in shown.err
+    assert "5/10 images; submit 2 shards again" in shown.err
     slurm(sbatch="6\n")
     assert run(["slurm", "--submit", "--missing", "-o", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"job": "6", "array": "1,3", "check": "6"}
@@ -149,7 +150,7 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
         squeue="5|1|FAILED|n1|NonZeroExitCode\n6|1|PENDING||Priority\n5|2|RUNNING|n1|None\n6|3|PENDING||Priority\n"
     )
     assert run(["slurm", "--submit", "--missing", "-o", str(out)]) == 0
-    assert "nothing is missing" in capsys.readouterr().err
+    assert "is in the queue already" in capsys.readouterr().err
 
 
 def test_flags_reach_the_script(slurm, out, prompts):
@@ -167,9 +168,24 @@ def test_flags_reach_the_script(slurm, out, prompts):
     ]
     assert run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "2", *flags]) == 0
     script = (out / "slurm" / "array.sh").read_text().replace(" \\\n   ", "")
-    wanted = "--limit 3 --no-retry-failed --set decoder.window=3 --num-images-per-prompt 2 --no-metadata --progress plain --gpus all"
-    assert f"generate --prompts {prompts} --out {out} {wanted} --shard" in script
+    for wanted in (
+        f"generate --prompts {prompts} --limit 3",
+        "--no-retry-failed",
+        "--set decoder.window=3",
+        "--num-images-per-prompt 2",
+        "--no-metadata",
+        f"--out {out}",
+    ):
+        assert wanted in script
+    assert '--progress plain --gpus all --shard "$SLURM_ARRAY_TASK_ID/2"' in script
     assert "#SBATCH --gres=gpu:2" in script
+
+
+def test_advice_can_be_pasted(slurm, tmp_path, prompts, capsys):
+    out = tmp_path / "my runs"
+    assert run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "1"]) == 0
+    told = capsys.readouterr().err
+    assert shlex.split(told.partition("send it: sjdvp ")[2])[-2:] == ["-o", str(out)]
 
 
 def test_status_without_slurm_tells_what_is_on_disk(slurm, out, prompts, capsys):
@@ -178,20 +194,20 @@ def test_status_without_slurm_tells_what_is_on_disk(slurm, out, prompts, capsys)
     assert run(["slurm", "status", str(out)]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines() == ["0\t0/?\t0\t-\t-", "1\t0/?\t0\t-\t-", "--array=0-1"]
-    assert "there is no squeue here; only what is on disk is shown" in shown.err
+    assert "there is no squeue here; showing only what is on disk" in shown.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompts", "{prompts}"], "which run folder"),
-        (["-o", "{out}"], "into how many tasks"),
-        (["-o", "{out}", "--shards", "2"], "prompts come from either"),
-        (["-o", "{out}", "--shards", "2", "--prompts", "-"], "cannot read its prompts from a pipe"),
+        (["--prompts", "{prompts}"], "slurm needs a run folder"),
+        (["-o", "{out}"], "slurm needs the number of tasks"),
+        (["-o", "{out}", "--shards", "2"], "prompts must come from either"),
+        (["-o", "{out}", "--shards", "2", "--prompts", "-"], "cannot read its prompts from stdin"),
         (["-o", "{out}", "--shards", "2", "--prompts", "absent.txt"], "cannot read the prompts"),
         (
             ["-o", "{out}", "--shards", "1002", "--prompts", "{prompts}"],
-            "at most 1001 tasks (MaxArraySize)",
+            "more than the 1001 tasks",
         ),
         (["-o", "{out}", "--missing"], "use: sjdvp slurm --submit --missing"),
         (["-o", "{out}", "--missing", "--submit"], "no array script"),

@@ -73,9 +73,9 @@ def test_an_edited_script_is_not_written_over(tmp_path):
     script = write_scripts(job(tmp_path))
     assert write_scripts(job(tmp_path)) == script
     script.write_text(edited := script.read_text() + "# mine\n")
-    with pytest.raises(SlurmError, match=r"array\.sh is there and says something else") as caught:
+    with pytest.raises(SlurmError, match=r"array\.sh exists and is different") as caught:
         write_scripts(job(tmp_path))
-    assert "remove it first" in caught.value.hint
+    assert "delete it first" in caught.value.hint
     assert script.read_text() == edited
 
 
@@ -83,7 +83,7 @@ def test_scripts_that_cannot_be_used(tmp_path):
     with pytest.raises(SlurmError, match="no array script"):
         read_array(tmp_path)
     write_scripts(job(tmp_path)).write_text("#!/bin/bash\n")
-    with pytest.raises(SlurmError, match="does not say how many shards"):
+    with pytest.raises(SlurmError, match="does not give the number of shards"):
         read_array(tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_no_worker_left(tmp_path):
     with pytest.raises(DeviceError, match="all workers have died"):
         Run(tmp_path, ["prompt"], open_generator=open_picky, devices=["cuda:1"], notes=notes)
     assert [note.split("; ")[1].split("\n")[0] for note in notes] == [
-        *["its images are drawn again"] * 2,
+        *["its images are generated again"] * 2,
         "it is not replaced",
     ]
     assert "3 times in a row" in notes[-1]
