@@ -1,7 +1,8 @@
-"""Emu3.5-Image: a Qwen3 decoder and an IBQ pixel decoder with 131,072 codes.
+"""Emu3.5-Image: a Qwen3 decoder with 131,072 image tokens, and an IBQ decoder for pixels.
 
-After the prompt come the size in tokens and an image token; then rows of tokens, each but the last ended by an end-of-line token.
-The unconditional branch is a prompt without text. Source: baaivision/Emu3.5, configs/example_config_t2i.py, src/utils/logits_processor.py.
+The prompt ends with the size in tokens and an image token. Image rows follow; each but the last
+ends with an end-of-line token. The unconditional branch is a prompt without text. Source:
+baaivision/Emu3.5, configs/example_config_t2i.py and src/utils/logits_processor.py.
 """
 
 from pathlib import Path
@@ -30,7 +31,7 @@ from sjdvp.weights import find_file, locate
 
 PIXELS_PER_TOKEN = 16
 RESOLUTION = 1024
-# Rows and columns of tokens that the authors' code offers for 4:3, 21:9, 16:9, 3:2, 1:1, 3:4, 9:16 and 2:3.
+# Rows and columns of tokens in the authors' table: 4:3, 21:9, 16:9, 3:2, 1:1, 3:4, 9:16, 2:3.
 GRIDS = ((55, 73), (41, 97), (47, 85), (52, 78), (64, 64), (73, 55), (85, 47), (78, 52))
 TEMPLATE = (
     "<|extra_203|>You are a helpful assistant for t2i task. USER: {prompt} ASSISTANT: <|extra_100|>"
@@ -83,7 +84,7 @@ def open_emu35(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
 
 
 def _size(config: ModelConfig) -> Size:
-    """Return the image size: one that the authors offer, or, with the resolution left open, any in whole tokens."""
+    """Return the image size: one of the authors' table, or any whole tokens for resolution null."""
     sizes = [(columns * PIXELS_PER_TOKEN, rows * PIXELS_PER_TOKEN) for rows, columns in GRIDS]
     size = requested(config, sizes[0])
     if config.resolution is None:

@@ -1,6 +1,7 @@
-"""The tokenizer of Emu3 and Emu3.5: a tokenizer.json, or the original's tiktoken file of byte pairs with a list of vision tokens.
+"""The tokenizer of Emu3 and Emu3.5, as a tokenizer.json or in the original format.
 
-Source: baaivision/Emu3, mllm/tokenization_emu3.py; baaivision/Emu3.5 has the same code with more vision tokens.
+The original is a tiktoken file of byte pairs and a list of vision tokens. Source: baaivision/Emu3,
+mllm/tokenization_emu3.py; Emu3.5 has the same, with more vision tokens.
 """
 
 import base64
@@ -24,7 +25,10 @@ _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" fo
 
 
 def open_emu3_tokenizer(path: Path) -> Tokenizer:
-    """Open one of FILES; VISION_TOKENS lies beside a tiktoken file. Raises WeightsError when they are none."""
+    """Open one of FILES; a tiktoken file needs VISION_TOKENS beside it.
+
+    Raises WeightsError when a file is missing or cannot be read.
+    """
     if path.suffix != ".tiktoken":
         return open_tokenizer(path)
     listed = path.with_name(VISION_TOKENS)
@@ -34,46 +38,37 @@ def open_emu3_tokenizer(path: Path) -> Tokenizer:
         name for line in listed.read_text(encoding="utf-8").splitlines() if (name := line.strip())
     ]
     ranks = _read_ranks(path)
-    spelled = {token: _spell(token) for token in ranks}
     names = [*_SPECIAL, *vision]
-    vocabulary = {spelled[token]: rank for token, rank in ranks.items()}
-    vocabulary |= {name: len(ranks) + index for index, name in enumerate(names)}
+    vocabulary = ranks | {name: len(ranks) + index for index, name in enumerate(names)}
     # tiktoken joins any two neighbours that are a token together, the lowest rank first.
-    merges = [
-        (spelled[token[:cut]], spelled[token[cut:]])
-        for token in ranks
-        for cut in range(1, len(token))
-        if token[:cut] in ranks and token[cut:] in ranks
-    ]
+    pairs = ((token[:cut], token[cut:]) for token in ranks for cut in range(1, len(token)))
+    merges = [(left, right) for left, right in pairs if left in ranks and right in ranks]
     tokenizer = Tokenizer(BPE(vocabulary, merges, ignore_merges=True))
     tokenizer.normalizer = NFC()
     words = Split(Regex(_WORDS), "isolated")
     tokenizer.pre_tokenizer = Sequence([words, ByteLevel(add_prefix_space=False, use_regex=False)])
-    # A prompt has no image tokens in it: to look for them takes long, and they are in the vocabulary anyway.
+    # Prompts hold no image tokens, and searching a text for 131,072 names is slow.
     texts = [name for name in names if not name.startswith("<|visual token ")]
     tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in texts])
     return tokenizer
 
 
-def _read_ranks(path: Path) -> dict[bytes, int]:
-    """Return the byte pairs of a tiktoken file in the order of their ranks, which are their ids."""
+def _read_ranks(path: Path) -> dict[str, int]:
+    """Return the byte pairs of a tiktoken file, one letter for each byte, in the order of their ids."""
     try:
-        pairs = [line.split() for line in path.read_bytes().splitlines() if line]
-        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+        lines = [line.split() for line in path.read_bytes().splitlines() if line]
+        ranked = sorted(
+            (int(rank), base64.b64decode(token, validate=True)) for token, rank in lines
+        )
     except ValueError as error:
         raise WeightsError(f"{path}: not a tiktoken file ({error})", "download it again") from error
-    ordered = dict(sorted(ranks.items(), key=lambda item: item[1]))
-    if list(ordered.values()) != list(range(len(pairs))):
+    if [rank for rank, _ in ranked] != list(range(len(ranked))):
         raise WeightsError(f"{path}: its ranks are not in one run from 0", "download it again")
-    return ordered
-
-
-def _spell(token: bytes) -> str:
-    return "".join(_LETTERS[byte] for byte in token)
+    return {"".join(_LETTERS[byte] for byte in token): rank for rank, token in ranked}
 
 
 def _letters() -> dict[int, str]:
-    """Return the letter that stands for each byte in byte-level vocabularies: its own if it can be seen, else one from 256 on."""
+    """Return the letter for each byte in byte-level vocabularies: a printable one, its own if it has one."""
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     unseen = [byte for byte in range(256) if byte not in seen]
     return {byte: chr(byte) for byte in seen} | {

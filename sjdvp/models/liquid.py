@@ -1,6 +1,7 @@
-"""Liquid-7B: Gemma with the image tokens of Chameleon's VQGAN behind its text vocabulary. An image is 32 x 32 tokens without row ends.
+"""Liquid-7B: Gemma with the image tokens of Chameleon's VQGAN behind its text vocabulary.
 
-Head and token embeddings are one table. Source: FoundationVision/Liquid, evaluation/inference_t2i.py and liquid/train/train.py.
+An image is 32 x 32 tokens without row ends. Head and token embeddings are one table. Source:
+FoundationVision/Liquid, evaluation/inference_t2i.py and liquid/train/train.py.
 """
 
 from pathlib import Path
@@ -90,6 +91,7 @@ def _load(path: Path, n_text: int, place: DeviceMap, dtype: torch.dtype) -> Liqu
     with torch.device("meta"):
         network = LiquidNetwork(config, config.vocab_size - n_text)
     stored = open_checkpoint(path)
+    # Gemma scales token embeddings when it looks ids up; the transformer here is given embeddings.
     scale = torch.tensor(config.hidden_size**0.5).to(dtype)
 
     def part(name: str) -> Part:

@@ -51,7 +51,7 @@ def golden_prompts(model: ImageModel) -> list[Prompt]:
 
 
 def test_logits() -> None:
-    """Guided scores are given as a mix of log-probabilities: the same up to a constant for each position."""
+    """Guided scores are a mix of log-probabilities: equal up to a constant for each position."""
     model = emu35()
     inputs, expected = golden("emu35")
     prompts, free_S = golden_prompts(model), ~forced_S(model.layout)
@@ -110,7 +110,7 @@ def test_same_noise_is_plain_sampling() -> None:
 
 
 def test_allowed_sets() -> None:
-    """The official processor forces the same tokens after the begin of image; the end of the image is not decoded."""
+    """The official processor forces the same tokens; the end of the image is not decoded."""
     for case in json.loads((FOLDER / "grammar.json").read_text()):
         layout = ImageLayout(case["height"], case["width"], 131072, row_end=True)
         size = [*f"{case['height']}*{case['width']}", "img"]

@@ -67,7 +67,7 @@ def test_greedy(tokenizer: Path) -> None:
 
 
 def test_a_head_of_its_own(tokenizer: Path, tmp_path: Path) -> None:
-    """The same weights with the table of embeddings stored a second time as the head, which then counts."""
+    """A checkpoint may store a head beside the table of embeddings; then the head counts."""
     stored = load_file(PARITY / "liquid" / "model.safetensors")
     head = stored["model.embed_tokens.weight"].clone()
     save_file({**stored, "lm_head.weight": head.neg()}, tmp_path / "model.safetensors")
