@@ -22,9 +22,9 @@ from sjdvp.models.checkpoints import (
     read_json,
     renamed,
 )
-from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.rotary import half_split
+from sjdvp.models.layers import half_split
+from sjdvp.models.transformer import decoder_fields
 
 _UNUSED = r"model\.vqmodel\.|rope\.freqs"
 

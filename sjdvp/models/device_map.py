@@ -67,7 +67,7 @@ def share_out(n_layers: int, n_bytes: int, free: Mapping[torch.device, int]) -> 
     ]
 
 
-def compute_there(part: nn.Module, device: torch.device) -> None:
+def compute_on(part: nn.Module, device: torch.device) -> None:
     """Bring the inputs of a part of a decoder to `device`, where its weights are, at every call; the cache stays where it is."""
     from accelerate.hooks import AlignDevicesHook, add_hook_to_module  # the extra sjdvp[big]
 

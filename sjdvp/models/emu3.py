@@ -15,15 +15,14 @@ from sjdvp.errors import WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
-from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
 from sjdvp.models.image_tokens import emu3_image_ids
-from sjdvp.models.packed import packed
+from sjdvp.models.layers import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import Size, multiples, requested, require, same_area
 from sjdvp.models.tokenizer import encode, special_ids
-from sjdvp.models.transformer import Transformer
+from sjdvp.models.transformer import Transformer, decoder_fields
 from sjdvp.models.vq import MovqDecoder
 from sjdvp.weights import find_file, locate
 

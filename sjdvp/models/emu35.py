@@ -16,15 +16,14 @@ from sjdvp.errors import ConfigError, WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Part, load_strict, open_checkpoint, read_json
-from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
 from sjdvp.models.image_tokens import emu3_image_ids
-from sjdvp.models.packed import packed
+from sjdvp.models.layers import packed
 from sjdvp.models.prompter import TokenPrompter
 from sjdvp.models.sizes import Size, multiples, requested, require
 from sjdvp.models.tokenizer import encode, special_ids
-from sjdvp.models.transformer import Transformer
+from sjdvp.models.transformer import Transformer, decoder_fields
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.models.vq.taming import TAMING
 from sjdvp.weights import find_file, locate

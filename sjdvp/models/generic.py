@@ -24,7 +24,7 @@ from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Part, load_strict, read_safetensors
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.packed import packed
+from sjdvp.models.layers import packed
 from sjdvp.models.prompter import TokenPrompter
 from sjdvp.models.sizes import requested, require
 from sjdvp.models.tokenizer import open_tokenizer

@@ -17,13 +17,12 @@ from sjdvp.errors import ConfigError, WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
-from sjdvp.models.decoder_config import decoder_fields
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.packed import packed
+from sjdvp.models.layers import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import requested, require
 from sjdvp.models.tokenizer import open_tokenizer, special_ids
-from sjdvp.models.transformer import Transformer
+from sjdvp.models.transformer import Transformer, decoder_fields
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.models.vq.taming import JANUS_HF, LLAMAGEN
 from sjdvp.weights import find_file, locate

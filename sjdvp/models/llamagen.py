@@ -23,8 +23,7 @@ from sjdvp.models import captions
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, renamed
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.packed import packed
-from sjdvp.models.rotary import half_split
+from sjdvp.models.layers import half_split, packed
 from sjdvp.models.sizes import requested, require
 from sjdvp.models.t5 import TextEncoder
 from sjdvp.models.transformer import Transformer

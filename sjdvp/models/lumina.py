@@ -20,7 +20,7 @@ from sjdvp.models.chameleon import load_chameleon
 from sjdvp.models.checkpoints import open_checkpoint, read_json
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.image_tokens import chameleon_image_ids
-from sjdvp.models.packed import packed
+from sjdvp.models.layers import packed
 from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
 from sjdvp.models.sizes import Size, frontier, multiples, requested, require
 from sjdvp.models.tokenizer import open_tokenizer, special_ids

@@ -16,7 +16,7 @@ from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.interfaces import ImageLayout, Prompt, PromptRow
 from sjdvp.models.base import ImageModel
-from sjdvp.models.packed import packed
+from sjdvp.models.layers import packed
 from sjdvp.models.sizes import requested
 from sjdvp.models.transformer import Transformer
 

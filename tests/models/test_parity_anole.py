@@ -12,7 +12,7 @@ from torch import Tensor
 from sjdvp.config import ModelConfig, SamplingConfig
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
-from sjdvp.models.rotary import half_split
+from sjdvp.models.layers import half_split
 from sjdvp.sampling import to_probs
 from tests.models.harness import (
     CPU,

@@ -1,0 +1,279 @@
+"""The parts of a decoder layer, with fewer and larger operations than transformers writes.
+
+On a GPU a step waits for small kernels more than for large ones: transformers' layers launch 29 to
+36 kernels each, these 17 to 19. On a CPU linear layers are packed once instead of at every call.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, pad, rms_norm, scaled_dot_product_attention
+
+_ROWS = 32  # rows the packed layout is made for; measured: as fast as any for 4 to 256 rows
+_HEAD_UNIT = 8  # 16 bytes of a 16-bit type
+# Norms whose weight is the factor, in transformers' names; Gemma's weight is the factor minus 1.
+_RMS_NORMS = {
+    f"{name}RMSNorm" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Chameleon", "Emu3")
+}
+_GEMMA_NORM = "GemmaRMSNorm"
+# Attention of the plain kind: four projections, rotary embeddings over whole heads, and maybe norms
+# of queries and keys.
+_ATTENTIONS = {
+    f"{name}Attention"
+    for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Chameleon", "Emu3", "Gemma")
+}
+
+
+def fused(decoder: Any, rotary: nn.Module) -> Any:
+    """Replace the norms, attention and MLPs of a transformers decoder in place; return the decoder.
+
+    `rotary` gives cos and sin [R, W, head size]. A decoder with attention of another kind keeps its
+    layers, with the attention function of `sjdvp.models.transformer`.
+    """
+    layers = decoder.layers
+    plain = all(type(layer.self_attn).__name__ in _ATTENTIONS for layer in layers)
+    for layer in layers if plain else []:
+        layer.self_attn = FusedAttention(layer.self_attn)
+        layer.mlp = FusedMlp(layer.mlp)
+    decoder.rotary_emb = SignedRotary(rotary, layers[0].self_attn.head_size) if plain else rotary
+    return packed(with_fused_norms(decoder))
+
+
+class RmsNorm(nn.Module):
+    """x / rms(x) * weight, computed in float32 and rounded once; one kernel on a GPU."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.weight, self._epsilon = nn.Parameter(weight, requires_grad=False), epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension; the weight may have a wider dtype than x."""
+        weight = self.weight
+        return rms_norm(x.to(weight.dtype), weight.shape, weight, self._epsilon).to(x.dtype)
+
+
+def with_fused_norms(part: nn.Module) -> Any:
+    """Return `part` with all norms of known kinds replaced in place."""
+    kind: Any = part
+    if type(part).__name__ in _RMS_NORMS:
+        return RmsNorm(kind.weight.detach(), kind.variance_epsilon)
+    if type(part).__name__ == _GEMMA_NORM:  # 1 + weight would lose bits in 16
+        return RmsNorm(1 + kind.weight.detach().float(), kind.eps)
+    for name, child in part.named_children():
+        setattr(part, name, with_fused_norms(child))
+    return part
+
+
+class HeadNorm(nn.Module):
+    """The norms of queries and keys, whose heads lie side by side [R, W, heads, head size], in one.
+
+    Each head has its own weight: Chameleon's layer norms also have a bias, Qwen3's RMS norms not.
+    """
+
+    def __init__(self, q_norm: Any, n_q: int, k_norm: Any, n_kv: int) -> None:
+        super().__init__()
+        self.weight = _rows(q_norm.weight, n_q, k_norm.weight, n_kv)
+        bias = getattr(q_norm, "bias", None)
+        self.bias = None if bias is None else _rows(bias, n_q, k_norm.bias, n_kv)
+        self._epsilon = q_norm.eps if self.bias is not None else q_norm.variance_epsilon
+
+    def forward(self, x_RWHD: Tensor) -> Tensor:
+        """Normalise each head."""
+        size = x_RWHD.shape[-1:]
+        if self.bias is None:
+            return rms_norm(x_RWHD, size, eps=self._epsilon) * self.weight
+        return torch.addcmul(self.bias, layer_norm(x_RWHD, size, eps=self._epsilon), self.weight)
+
+
+def _rows(q: Tensor, n_q: int, k: Tensor, n_kv: int) -> nn.Parameter:
+    """Return weights [D] or [heads, D] of queries and keys as one row for each head."""
+    rows = [weight.detach().expand(n, -1) for weight, n in ((q, n_q), (k, n_kv))]
+    return nn.Parameter(torch.cat(rows), requires_grad=False)
+
+
+class FusedAttention(nn.Module):
+    """Attention with one product for queries, keys and values, and one rotation of queries and keys.
+
+    Heads whose size is not a multiple of 8 get zeros: else torch's fused kernels on GPUs refuse
+    16-bit types (`check_head_dim_size_mem_efficient` in ATen's sdp_utils.cpp) and attention falls
+    to the slowest, which writes all scores to memory (LlamaGen 3B: heads of 100).
+    """
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        size: int = attention.head_dim
+        projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+        self._n_q, self._n_kv, _ = (linear.out_features // size for linear in projections)
+        self._layer, self._scale = attention.layer_idx, attention.scaling
+        has_norm = getattr(attention, "q_norm", None) is not None
+        self.head_size = size if has_norm else -(-size // _HEAD_UNIT) * _HEAD_UNIT
+        self.qkv = concatenated([_wider_out(p, size, self.head_size) for p in projections])
+        self.out = _wider_in(attention.o_proj, size, self.head_size)
+        self.norm = (
+            HeadNorm(attention.q_norm, self._n_q, attention.k_norm, self._n_kv)
+            if has_norm
+            else None
+        )
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor,
+        cache: Any,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        """Attend from [R, W, hidden size]; the arguments have transformers' names."""
+        heads_RWHD = self.qkv(hidden_states).unflatten(-1, (-1, self.head_size))
+        qk_RWHD, v_RWHD = heads_RWHD.split([self._n_q + self._n_kv, self._n_kv], 2)
+        if self.norm is not None:
+            qk_RWHD = self.norm(qk_RWHD)
+        qk_RHWD = rotate(qk_RWHD, *position_embeddings).transpose(1, 2)
+        q_RHWD, k_RHWD = qk_RHWD.split([self._n_q, self._n_kv], 1)
+        keys, values = cache.update(k_RHWD, v_RWHD.transpose(1, 2), self._layer)
+        out_RWHD = attend(q_RHWD, keys, values, attention_mask, self._scale)
+        return self.out(out_RWHD.flatten(2)), None
+
+
+def attend(
+    q_RHWD: Tensor, keys_RGCD: Tensor, values_RGCD: Tensor, bias_R1XC: Tensor, scale: float
+) -> Tensor:
+    """Attend with H query heads to G key heads under a bias that is added; return [R, W, H, D].
+
+    The H / G query heads that share a key head lie one after the other in the window, so that keys
+    are never repeated; the bias has X = W * H / G rows.
+    """
+    # What torch chooses on a GPU (ATen's native/transformers/cuda/sdp_utils.cpp and attention.cpp):
+    # flash attention refuses every mask; cuDNN's takes it and is first on sm_90 and sm_100, but
+    # `Transformer` turns it off; memory-efficient attention is next. It wants head sizes and rows of
+    # the bias that are multiples of 8, else it refuses or copies the bias, and it takes neither
+    # `enable_gqa` nor a boolean bias without converting it in every layer. It reads keys by their
+    # strides, so the cache need not be transposed.
+    n_sequences, n_heads, window, size = q_RHWD.shape
+    q_RGXD = q_RHWD.reshape(n_sequences, keys_RGCD.shape[1], -1, size)
+    out_RGXD = scaled_dot_product_attention(
+        q_RGXD, keys_RGCD, values_RGCD, attn_mask=bias_R1XC, scale=scale
+    )
+    return out_RGXD.reshape(n_sequences, n_heads, window, size).transpose(1, 2)
+
+
+class SignedRotary(nn.Module):
+    """cos and sin of the rotary angles [R, W, 1, head size], sin with the sign that `rotate` needs."""
+
+    def __init__(self, rotary: nn.Module, head_size: int) -> None:
+        super().__init__()
+        self.rotary, self._head_size = rotary, head_size
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute them in the dtype of x."""
+        cos, sin = self.rotary(x, position_ids=position_ids)
+        first, second = sin.chunk(2, -1)
+        signed = torch.cat([-first, second], -1)
+        cos, signed = (_wider(part, -1, part.shape[-1], self._head_size) for part in (cos, signed))
+        return cos[:, :, None], signed[:, :, None]
+
+
+def rotate(x_RWHD: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Rotate the pairs (j, j + head size / 2) of each head, for all heads at once."""
+    return torch.addcmul(x_RWHD * cos, x_RWHD.roll(x_RWHD.shape[-1] // 2, -1), signed_sin)
+
+
+class FusedMlp(nn.Module):
+    """down(act(gate(x)) * up(x)) with one product for gate and up."""
+
+    def __init__(self, mlp: Any) -> None:
+        super().__init__()
+        self.gate_up = concatenated([mlp.gate_proj, mlp.up_proj])
+        self.down, self._act = mlp.down_proj, mlp.act_fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform [..., hidden size]."""
+        gate, up = self.gate_up(x).chunk(2, -1)
+        down: Tensor = self.down(self._act(gate) * up)
+        return down
+
+
+def concatenated(linears: list[nn.Linear]) -> nn.Linear:
+    """Return one linear layer whose outputs are those of `linears`, one after the other."""
+    bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+    return _linear(torch.cat([linear.weight for linear in linears]), bias)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    n_out, n_in = weight.shape
+    with torch.device("meta"):
+        linear = nn.Linear(n_in, n_out, bias=bias is not None)
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return linear
+
+
+def _wider(tensor: Tensor, dim: int, size: int, wider: int) -> Tensor:
+    """Pad each head along `dim` with zeros, in both halves: rotary pairs stay half a head apart."""
+    if size == wider:
+        return tensor
+    halves = tensor.unflatten(dim, (-1, size // 2)).movedim(dim, -1)
+    return pad(halves, (0, (wider - size) // 2)).movedim(-1, dim).flatten(dim - 1, dim)
+
+
+def _wider_out(linear: nn.Linear, size: int, wider: int) -> nn.Linear:
+    bias = None if linear.bias is None else _wider(linear.bias, -1, size, wider)
+    return _linear(_wider(linear.weight, -2, size, wider), bias) if size != wider else linear
+
+
+def _wider_in(linear: nn.Linear, size: int, wider: int) -> nn.Linear:
+    return _linear(_wider(linear.weight, -1, size, wider), linear.bias) if size != wider else linear
+
+
+def half_split(weight: Tensor, n_heads: int) -> Tensor:
+    """Reorder the rotary pairs of a query or key weight [heads * head size, ...].
+
+    Meta and LlamaGen store a pair side by side (2j, 2j + 1); transformers and `rotate` want it half
+    a head apart (j, j + head size / 2).
+    """
+    pairs = weight.reshape(n_heads, -1, 2, *weight.shape[1:])
+    return pairs.transpose(1, 2).reshape(weight.shape)
+
+
+def packed(part: nn.Module) -> Any:
+    """Return `part` with its linear layers packed, wherever they lie on a CPU and oneDNN takes them.
+
+    Layers that `part` contains are replaced in place. A packed weight can be counted, not read.
+    """
+    if isinstance(part, nn.Linear):
+        return PackedLinear(part) if _can_pack(part.weight) else part
+    for name, child in part.named_children():
+        setattr(part, name, packed(child))
+    return part
+
+
+class PackedLinear(nn.Module):
+    """y = x W^T + b with weights in oneDNN's layout, by the operators of torch.compile's freezing.
+
+    `torch.nn.Linear` lets the library lay out the weights at every call, which takes as long as
+    multiplying them with the few rows of a window: packed, a product takes half the time with 8
+    rows, 70 % with 64 and 90 % with 256. From 2 rows on, each row gets the same bits whatever the
+    number of rows (measured; MKL: from 4 on).
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _ROWS)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply [..., in] to [..., out]."""
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return y
+
+
+def _can_pack(weight: Tensor) -> bool:
+    """Return whether oneDNN has fast products for such weights on this machine."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
