@@ -152,7 +152,7 @@ def _columns(value: dict[str, Any], options: ReadOptions) -> Entries | None:
     """Read pandas' usual orient, 'columns': a table column by column, each label by label."""
     if not all(isinstance(column, dict) for column in value.values()):
         return None
-    labels = [*next(iter(value.values()))]
+    labels = [*next(iter(value.values()), {})]
     if any([*column] != labels for column in value.values()) or not labels:
         return None
     named = find_column(value, options.columns)
