@@ -143,6 +143,7 @@ def generate(
             argv=request.argv,
             pick_window=pick_window,
             check_model=check_model,
+            tell=lambda message: listen(Note("warning", message)),
         ) as folder:
             run = _Run(request, folder, listen)
             run.announce(prompts)

@@ -186,6 +186,19 @@ def test_lost_truncated_and_torn_things_are_drawn_again(tmp_path, good):
     assert images(request.out) == before
 
 
+def test_images_may_be_a_link_to_another_disk_from_the_start(tmp_path, good):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "images").symlink_to(tmp_path / "scratch")
+    run(Request(config(), tmp_path / "out", prompts=good))
+    assert len(list((tmp_path / "scratch").iterdir())) == 10
+    assert check_folder(tmp_path / "out").whole
+    (tmp_path / "dangling").mkdir()
+    (tmp_path / "dangling" / "images").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FolderError, match=r"images is not a folder"):
+        run(Request(config(), tmp_path / "dangling", prompts=good))
+
+
 def test_metadata_in_the_image_and_without(tmp_path, good):
     with_it, without = (
         Request(config(metadata=m), tmp_path / str(m), prompts=good) for m in (True, False)

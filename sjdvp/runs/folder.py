@@ -14,7 +14,14 @@ from sjdvp.errors import FolderError
 from sjdvp.runs.atomic import storage_errors
 from sjdvp.runs.job_queue import Plan
 from sjdvp.runs.jsonl import Appender, JsonRow
-from sjdvp.runs.locks import folder_lock, is_locked, remove_leftovers, shard_lock
+from sjdvp.runs.locks import (
+    FileLock,
+    Tell,
+    folder_lock,
+    is_locked,
+    remove_leftovers,
+    shard_lock,
+)
 from sjdvp.runs.log import ImageKey, LogEntry, RowMaker, finished, log_rows, read_log
 from sjdvp.runs.prompts.model import Prompt, PromptSet
 from sjdvp.runs.prompts_log import PromptsLog, check_unchanged, read_prompts_log
@@ -69,12 +76,13 @@ class RunFolder:
         argv: Sequence[str] = (),
         pick_window: PickWindow = given_window,
         check_model: CheckModel = lambda config: None,
+        tell: Tell = lambda message: None,
     ) -> Iterator["OpenRun"]:
         """Make or resume the run folder `root` and hold the lock of one shard of it.
 
         Several processes may open it at the same moment: the first draws the seed that `config`
         leaves open and picks a window that is `auto`. `prompts` is None for a pipe. `check_model`
-        is asked before a new folder is made. A folder whose run has generated nothing is made anew
+        is asked before a new folder is made; `tell` hears what is waited for. A folder whose run has generated nothing is made anew
         when the settings differ.
 
         Raises FolderError when the folder has other settings, listed, or other prompts; BusyError
@@ -85,12 +93,12 @@ class RunFolder:
             check_model(config)
         _make(root)
         with contextlib.ExitStack() as held:
-            with folder_lock(root):
+            with folder_lock(root, tell):
                 info = _enter(root, config, prompts, wanted, argv, pick_window)
                 remove_leftovers(root)
-                taken_over = held.enter_context(shard_lock(root, shard))
+                lock = held.enter_context(shard_lock(root, shard, tell))
             config = settled(config, info.window)
-            yield OpenRun(RunFolder(root, info), config, shard, taken_over)
+            yield OpenRun(RunFolder(root, info), config, shard, lock)
 
     def prompts(self) -> Iterator[Prompt]:
         """Yield the prompts of the folder in row order; raises FolderError."""
@@ -124,12 +132,19 @@ class OpenRun:
     folder: RunFolder
     config: RunConfig  # with a number for the window
     shard: Shard
-    taken_over: str  # a line about a process that stopped without releasing the shard, or ""
+    lock: FileLock
 
     @property
     def info(self) -> RunInfo:
         """The content of run.json."""
         return self.folder.info
+
+    @property
+    def taken_over(self) -> str:
+        """A line about a process that stopped without releasing the shard, or ""."""
+        left_by = self.lock.left_by
+        line = f"{left_by} stopped without releasing shard {self.shard}; taken over"
+        return line if left_by else ""
 
     def plan(self, selection: Selection, **options: bool) -> Plan:
         """Return what is left to generate; `options` are those of Plan."""
@@ -149,7 +164,8 @@ class OpenRun:
         root, run = self.folder.root, self.config.run
         with Appender(log_path(root, self.shard)) as log:
             rows = RowMaker(self.config, self.shard, rank)
-            yield ImageWriter(root, log, rows, run.num_images_per_prompt, run.metadata)
+            copies = run.num_images_per_prompt
+            yield ImageWriter(root, log, rows, copies, run.metadata, self.lock.check)
 
     def located_config(self) -> RunConfig:
         """Return the settings with paths instead of hub ids, at the revision of the folder.
@@ -220,7 +236,7 @@ def _enter(
     with storage_errors(PROMPTS):
         if info is None:
             (root / PROMPTS).unlink(missing_ok=True)  # of a run that has generated nothing
-        (root / IMAGES).mkdir(exist_ok=True)
+        _make_images(root)
     if prompts is not None:
         with PromptsLog(root) as prompts_log:
             prompts_log.add(prompts.prompts)
@@ -230,6 +246,16 @@ def _enter(
     if wanted in info.wanted:
         return info
     return write_run(root, {**info.plain, "wanted": [*info.plain["wanted"], wanted.as_json()]})
+
+
+def _make_images(root: Path) -> None:
+    """Make the folder of the images, unless it is there or a link to one on another disk."""
+    try:
+        (root / IMAGES).mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise FolderError(
+            f"{root / IMAGES} is not a folder, or a link to nothing", "delete it, or mend the link"
+        ) from error
 
 
 def _fitting(root: Path, config: RunConfig) -> RunInfo | None:

@@ -64,12 +64,14 @@ class ImageWriter:
     rows: RowMaker
     images_per_prompt: int
     with_metadata: bool
+    check_lock: Callable[[], None]
 
     def save(self, prompt: Prompt, image: ImageResult, attempt: int) -> JsonRow:
         """Write the image, unless it failed, then its log row; return the row.
 
-        Raises StorageError.
+        Raises StorageError, also when this process has lost the lock of its shard.
         """
+        self.check_lock()
         row = self.rows.begin(prompt, image, attempt)
         if image.image_HWC is not None:
             start = time.perf_counter()
