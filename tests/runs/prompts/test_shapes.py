@@ -77,7 +77,7 @@ def test_a_sentence_of_karpathy_carries_its_image(tmp_path):
         ([{"prompt": "a", "id": 1.5}], "'id' must be text or a whole number"),
         ([{"prompt": None}], "entry 1: no prompt in 'prompt'.*--skip-empty"),
         ({}, "must be a list or an object"),
-        ({"data": {}}, "no column named prompt"),
+        ({"data": {}}, "no prompt in it"),
         ({"images": [{"sentences": [{"raw": "a"}, {"text": 1}]}]}, "sentence 2: no column 'raw'"),
         ({"annotations": [{"bbox": [1]}]}, "annotation 1: no column 'caption'"),
     ],
