@@ -301,8 +301,8 @@ def test_what_a_folder_leaves_out_is_told(sjdvp, tmp_path):
     assert "sjdvp: warning: left out of set: 1.jpg\n" in result.err
     planned = sjdvp("generate", "--prompts", tmp_path / "set", "-o", tmp_path / "o", "--dry-run")
     assert "left out of set: 1.jpg" in planned.out
-    drawn = sjdvp("generate", "--prompts", tmp_path / "set", "-o", tmp_path / "o", "-q")
-    assert (drawn.code, "left out of set: 1.jpg" in drawn.err) == (0, True)
+    made = sjdvp("generate", "--prompts", tmp_path / "set", "-o", tmp_path / "o", "-q")
+    assert (made.code, "left out of set: 1.jpg" in made.err) == (0, True)
 
 
 def test_every_format_of_the_library_is_a_choice():
