@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 
 from sjdvp.runs.prompts.columns import find_column, make_row, missing_column
 from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Found, Note, Problem, at, is_blank
+from sjdvp.runs.prompts.record import Blank, Found, Problem, at, is_blank
 from sjdvp.runs.prompts.text import Line, unreadable
 
 DELIMITERS = (",", ";", "\t", "|")
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # how Excel names the delimiter
 _MOST_CHARACTERS = 2**31 - 1  # in a cell, which Python limits to 131,072: as much as C can count
-_AS_CSV = "and is taken as it stands; --format csv --delimiter '\\t' undoes quotes"
+_UNDO_QUOTES = (
+    "--format csv --delimiter '\\t' undoes quotes, --format tsv takes cells as they stand"
+)
 _PLAIN = "a file with one prompt a line and no header is --format txt"
 _NO_HEADER = "a table without a header: --no-header --column 2 (or another)"
 
@@ -59,7 +61,7 @@ def delimiter_of(line: str, options: ReadOptions) -> str:
 
 def _literal(lines: Iterable[Line], options: ReadOptions) -> Iterator[Cells | Found]:
     delimiter = options.delimiter or "\t"
-    told = False
+    columns = 0
     for line in lines:
         if line.problem:
             yield unreadable(line)
@@ -67,16 +69,20 @@ def _literal(lines: Iterable[Line], options: ReadOptions) -> Iterator[Cells | Fo
             yield Blank()
         else:
             cells = line.text.split(delimiter)
-            if not told and any(map(_looks_quoted, cells)):
-                told = True
-                yield Note(f"{at(line.number)}: a cell looks quoted as in csv, {_AS_CSV}")
+            columns = columns or len(cells)
+            if options.format == "auto" and _looks_quoted(cells, columns):
+                yield Problem(at(line.number), "a cell is quoted as in csv", _UNDO_QUOTES)
             yield line.number, cells
 
 
-def _looks_quoted(cell: str) -> bool:
-    """Say whether a cell is as pandas writes one with quotes inside."""
-    inner = cell[1:-1]
-    return f'"{inner}"' == cell and '""' in inner and '"' not in inner.replace('""', "")
+def _looks_quoted(cells: list[str], columns: int) -> bool:
+    """Say whether a cell is as pandas and Excel write one with quotes or line ends inside."""
+    last = cells[-1]
+    goes_on = len(cells) < columns and last.startswith('"') and last.count('"') % 2 == 1
+    return goes_on or any(
+        f'"{cell[1:-1]}"' == cell and '""' in cell[1:-1] and '"' not in cell[1:-1].replace('""', "")
+        for cell in cells
+    )
 
 
 def _quoted(lines: Iterable[Line], options: ReadOptions) -> Iterator[Cells | Found]:

@@ -10,6 +10,7 @@ _GZIP = b"\x1f\x8b"
 _TAR_AT, _TAR = 257, b"ustar"
 _OFFICE = (b"[Content_Types].xml", b"_rels/", b"mimetype")  # the first file in .xlsx, .docx, .ods
 _NAME_AT = 30  # where a zip archive has the name of its first file
+_PICKLE = ("a Python pickle", "which is not opened: it could run anything")
 _BINARY = {  # how a file begins: what it is, and what to do
     b"PAR1": ("Parquet", ""),
     b"PK\x03\x04": (
@@ -33,7 +34,8 @@ _BINARY = {  # how a file begins: what it is, and what to do
     ),
     b"\x89HDF\r\n": ("an HDF5 file", ""),
     b"\x93NUMPY": ("a NumPy array", ""),
-    b"\x80\x04\x95": ("a Python pickle", "which is not opened: it could run anything"),
+    b"\x80\x04": _PICKLE,
+    b"\x80\x05": _PICKLE,
 }
 
 Chunks = Iterator[bytes]

@@ -135,15 +135,16 @@ def test_spaces_around_names_and_after_delimiters(tmp_path):
     assert texts(read(tmp_path, "p.csv", "id,prompt\n1, a cat\n")) == [" a cat"]
 
 
-def test_a_cell_of_tsv_that_looks_quoted_is_told(tmp_path):
-    pandas = 'prompt\tn\n"a ""red"" car"\t1\n"b ""c"""\t2\n'
-    found = read(tmp_path, "p.tsv", pandas)
-    assert texts(found)[0] == '"a ""red"" car"'
-    assert "line 2" in found.notes[0]
-    assert len(found.notes) == 1
+def test_a_tsv_with_quoted_cells_is_not_taken_literally_by_accident(tmp_path):
+    pandas = 'prompt\tn\n"a ""red"" car"\t1\n"two\nlines"\t2\n'
+    told = refusal(tmp_path, "p.tsv", pandas)
+    assert re.search(r"line 2: a cell is quoted.*line 3: a cell is quoted", told, re.DOTALL)
+    assert "--format csv --delimiter '\\t'" in told
     undone = read(tmp_path, "p.tsv", pandas, format="csv", delimiter="\t")
-    assert (texts(undone), undone.notes) == (['a "red" car', 'b "c"'], ())
-    assert read(tmp_path, "p.tsv", 'prompt\n"G I" painted\n"quoted"\n').notes == ()
+    assert texts(undone) == ['a "red" car', "two\nlines"]
+    assert texts(read(tmp_path, "p.tsv", pandas, format="tsv"))[0] == '"a ""red"" car"'
+    literal = 'prompt\tn\n"G I" painted\t1\n"quoted"\t2\n6" nail\n'
+    assert texts(read(tmp_path, "p.tsv", literal)) == ['"G I" painted', '"quoted"', '6" nail']
 
 
 def test_yaml_scalars_stay_text_and_its_traps_are_refused(tmp_path):
