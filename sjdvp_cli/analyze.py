@@ -56,19 +56,19 @@ def command(
 
     Also what relaxed verifiers cost in likelihood. Times are not measured here: see compare, bench.
     """
-    from sjdvp.analysis.notes import notes_path, read_notes
+    from sjdvp.analysis.metrics import read_sums, sums_path
     from sjdvp.analysis.page import write_page
-    from sjdvp.analysis.summary import Account, as_json, tables
+    from sjdvp.analysis.summary import Analyzed, as_json, tables
     from sjdvp.compare import variant_folders
     from sjdvp.report.load import load_runs
     from sjdvp.runs.atomic import storage_hint
 
     request = _request(analysis, source, reading, settings)
     folders = variant_folders(request)
-    notes = [notes_path(folder) for folder in folders]
-    code = run_comparison(request, output, lambda configs: open_watched(configs, notes))
+    sums = [sums_path(folder) for folder in folders]
+    code = run_comparison(request, output, lambda configs: open_watched(configs, sums))
     runs = load_runs(folders)
-    analyzed = Account.of(runs, read_notes(runs))
+    analyzed = Analyzed.of(runs, read_sums(runs))
     found = as_json(analyzed)
     if output.as_json:
         typer.echo(json.dumps(found))
@@ -112,9 +112,9 @@ def _request(
 
 
 def open_watched(
-    configs: Sequence[RunConfig], notes: Sequence[Path]
+    configs: Sequence[RunConfig], sums: Sequence[Path]
 ) -> AbstractContextManager[Sequence[ImageGenerator]]:
     """Load the observed engines; torch is imported here and not before."""
     from sjdvp.analysis.observer import open_watched
 
-    return open_watched(configs, notes)
+    return open_watched(configs, sums)

@@ -18,7 +18,7 @@ from sjdvp.profiles import Resolved, resolve
 from sjdvp_cli.live import closing_line, watch
 from sjdvp_cli.options import Progress, VariantSettings, option, takes_options
 from sjdvp_cli.prompts import Reading, Source, read_given
-from sjdvp_cli.report import show_lines, write_files
+from sjdvp_cli.report import show_results, write_files
 
 if TYPE_CHECKING:
     from sjdvp.compare import ComparisonRequest, OpenGenerators, Resolve
@@ -171,20 +171,19 @@ def run_comparison(
 
 
 def _show(folders: Sequence[Path], out: Path | None, *, as_json: bool) -> None:
-    from sjdvp.report.fair import require_fair
-    from sjdvp.report.load import load_runs
+    from sjdvp.report.load import load_runs, require_fair
     from sjdvp.report.table import as_json as table_json
-    from sjdvp.report.table import make_lines
+    from sjdvp.report.table import make_results
 
     runs = load_runs(folders)
     require_fair(runs)
-    lines = make_lines(runs)
+    results = make_results(runs)
     if as_json:
-        typer.echo(json.dumps(table_json(runs, lines)))
+        typer.echo(json.dumps(table_json(runs, results)))
     else:
-        show_lines(lines)
+        show_results(results)
     if out:
-        write_files(runs, lines, out / "report.html")
+        write_files(runs, results, out / "report.html")
 
 
 def open_generators(

@@ -12,7 +12,7 @@ from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
     from sjdvp.report.load import Run
-    from sjdvp.report.table import Line
+    from sjdvp.report.table import DecoderResult
 
 
 def command(
@@ -33,7 +33,7 @@ def command(
 ) -> int:
     """Write an HTML page, Markdown and CSV from run folders."""
     from sjdvp.report.load import load_runs
-    from sjdvp.report.table import make_lines
+    from sjdvp.report.table import make_results
 
     file = out or folders[0] / "report.html"
     if file.suffix != ".html":
@@ -41,32 +41,33 @@ def command(
             f"--out must name a .html file, found {file}", "for example --out report.html"
         )
     runs = load_runs(folders)
-    lines = make_lines(runs)
-    show_lines(lines)
-    write_files(runs, lines, file)
+    results = make_results(runs)
+    show_results(results)
+    write_files(runs, results, file)
     return 0
 
 
-def show_lines(lines: Sequence["Line"]) -> None:
+def show_results(results: Sequence["DecoderResult"]) -> None:
     """Print the table of decoders; on a terminal in two parts, each narrow enough to read."""
-    from sjdvp.report.table import FIGURES, GAINS, figure_cells, gain_cells
+    from sjdvp.report.table import METRIC_HEADINGS, SPEEDUP_HEADINGS, metric_cells, speedup_cells
 
     if not sys.stdout.isatty():
-        show_table(FIGURES, [figure_cells(line) + gain_cells(line)[2:] for line in lines])
+        rows = [metric_cells(result) + speedup_cells(result)[2:] for result in results]
+        show_table(METRIC_HEADINGS, rows)
         return
-    show_table(FIGURES, map(figure_cells, lines))
-    if len(lines) > 1:
+    show_table(METRIC_HEADINGS, map(metric_cells, results))
+    if len(results) > 1:
         typer.echo()
-        show_table(GAINS, map(gain_cells, lines))
+        show_table(SPEEDUP_HEADINGS, map(speedup_cells, results))
 
 
-def write_files(runs: Sequence["Run"], lines: Sequence["Line"], file: Path) -> None:
+def write_files(runs: Sequence["Run"], results: Sequence["DecoderResult"], file: Path) -> None:
     """Write the page `file`, and Markdown and CSV beside it; print their names."""
     from sjdvp.report.write import write_report
     from sjdvp.runs.atomic import storage_hint
 
     with storage_hint("free some space, or write elsewhere: sjdvp report DIR --out FILE.html"):
-        paths = write_report(runs, lines, file)
+        paths = write_report(runs, results, file)
     for path in paths:
         typer.echo(f"sjdvp: wrote {path} ({_size(path.stat().st_size)})", err=True)
 

@@ -13,9 +13,8 @@ from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
 from sjdvp.jobs import ImageResult
 from sjdvp.profiles import resolve
-from sjdvp.report.fair import require_fair
-from sjdvp.report.load import load_runs
-from sjdvp.report.pairs import gain, same_tokens
+from sjdvp.report.load import load_runs, require_fair
+from sjdvp.report.metrics import same_tokens, speedup
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.prompts import inline_prompts
 from sjdvp.runs.sharding import Selection
@@ -101,7 +100,7 @@ def test_each_decoder_has_a_run_folder_like_any_other(tmp_path):
     ] * 2
     require_fair(runs)
     ar, sjd, _ = runs
-    assert gain(ar, sjd, "nfe").value > 1
+    assert speedup(ar, sjd, "nfe").value > 1
     assert same_tokens(ar, sjd) == 1
 
 
@@ -184,7 +183,7 @@ def test_failed_images_are_logged_and_left_out(tmp_path):
     assert (summary.ok, summary.failed, summary.exit_code) == (2, 2, 1)
     ar, sjd = load_runs([tmp_path])
     assert len(ar.failed) == 1
-    assert gain(ar, sjd, "nfe").low is None  # one pair
+    assert speedup(ar, sjd, "nfe").low is None  # one pair
 
 
 def test_too_many_failures_stop_it(tmp_path):
@@ -244,16 +243,16 @@ def test_a_sweep_of_one_value_sets_it():
 
 
 def test_swept_runs_are_held_against_sjd_of_the_same_window(tmp_path):
-    from sjdvp.report.table import make_lines
+    from sjdvp.report.table import make_results
 
     compare(request(tmp_path, "sjd,sjdvp", sweep={"window": ["8", "16"]}), Engines().open, ignore)
     runs = load_runs([tmp_path])
-    lines = {line.name: line for line in make_lines(runs)}
+    lines = {line.name: line for line in make_results(runs)}
     assert (
-        lines["sjdvp,window=8"].gains["sjd"]["nfe"].value == 1
+        lines["sjdvp,window=8"].speedups["sjd"]["nfe"].value == 1
     )  # the stand-in's NFE hangs on the window alone
-    assert lines["sjd,window=8"].gains["sjd"]["nfe"] is None
-    assert lines["sjdvp,window=8"].gains["ar"]["nfe"] is None
+    assert lines["sjd,window=8"].speedups["sjd"]["nfe"] is None
+    assert lines["sjdvp,window=8"].speedups["ar"]["nfe"] is None
 
 
 @pytest.mark.parametrize("key", ["windw", "sampling.temperature", "preset"])

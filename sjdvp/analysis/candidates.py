@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sjdvp.analysis.names import BETAS, PULLS
+from sjdvp.analysis.metrics import BETAS, MOMENTA
 from sjdvp.config import PredictionConfig
 from sjdvp.decode.prediction import Choice, Growth, History, Plain
 
@@ -34,7 +34,7 @@ class GainOnly:
 
 
 def candidates(config: PredictionConfig) -> Choice:
-    """Return what `sjdvp.analysis.names.CANDIDATES` names, with the history, decay, rises and clip of a configuration."""
+    """Return what `sjdvp.analysis.metrics.CANDIDATES` names, with the history, decay, rises and clip of a configuration."""
     return Choice(
-        (Plain(), Growth(config, BETAS), History(config, PULLS), GainOnly(Growth(config, (1.0,))))
+        (Plain(), Growth(config, BETAS), History(config, MOMENTA), GainOnly(Growth(config, (1.0,))))
     )

@@ -1,35 +1,49 @@
-"""From the sums of images to findings about a decoder: shares and means, divided once at the end. Imports no torch."""
+"""From the sums that are kept per image to the metrics of a decoder. Imports no torch.
+
+Sums are added over images and divided once at the end. They are on disk beside the run folders, so
+that an interrupted analysis resumes.
+"""
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sjdvp.analysis.names import CANDIDATES
-from sjdvp.report.metrics import quantile
-from sjdvp.report.pairs import RESAMPLES
+from sjdvp.errors import FolderError
+from sjdvp.report.load import Run
+from sjdvp.report.metrics import RESAMPLES, quantile
+from sjdvp.runs.jsonl import JsonRow, read_rows
 from sjdvp.runs.log import ImageKey
 
-Sums = Mapping[
-    str, Any
-]  # of one image: numbers, and lists of numbers, by the names that `sjdvp.analysis.iterations` gives
-Seen = Mapping[ImageKey, Sums]
+# Of one image: numbers and lists of numbers, by the names that `sjdvp.analysis.iterations` gives.
+Sums = Mapping[str, Any]
+ImageSums = Mapping[ImageKey, Sums]
+
+# The distributions that the next draft token could be sampled from.
+BETAS = (0.5, 1.0)
+MOMENTA = (0.25, -0.25, -0.5)
+CANDIDATES = (
+    "plain",  # likelihood only: the last target distribution, as in SJD
+    *(f"published {beta:g}" for beta in BETAS),  # log p' = log p + beta * M * S
+    *(f"momentum {value:g}" for value in MOMENTA),
+    "growth only",  # prediction only: log p' = M * S, without p
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """Of the committed tokens that had been looked at before, the share whose probability had grown; None where there was none."""
+class ProbabilityGrowth:
+    """Share of committed tokens whose probability had grown before; None where there is no token.
+
+    Only tokens whose position was in the window for more than one iteration count.
+    """
 
     tokens: int
-    over_life: float | None  # last forward_pass against first forward_pass
-    last_look: float | None
-    in_a_row: tuple[
-        float | None, ...
-    ]  # at each of the last 1, 2, ... looks, of those tokens that had as many
-    last_look_standing: float | None  # of tokens committed as a draft that stood
-    last_look_drawn: (
-        float | None
-    )  # of tokens drawn in place of a rejected draft, or after the last draft
+    over_window: float | None  # from the first iteration in the window to the last
+    last_iteration: float | None
+    in_a_row: tuple[float | None, ...]  # in each of the last 1, 2, ... iterations
+    last_iteration_accepted: float | None  # of tokens committed as an accepted draft token
+    last_iteration_sampled: float | None  # of resampled and bonus tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +53,26 @@ class Rise:
     rises: int
     tokens: int
     again: float | None
-    again_by_mass: float | None  # each code counted by its probability
+    again_by_mass: float | None  # each token weighted by its probability
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Mean total variation between a distribution that was there to draft from, and the distribution that came next at that position."""
+    """Mean total variation between a candidate draft distribution and the next distribution."""
 
     distribution: str
     everywhere: float | None
-    at_commit: float | None  # only where the position was committed at that next forward_pass
-    by_column: tuple[float | None, ...]  # of the window, at the next forward_pass
+    at_commit: float | None  # only where the position was committed in that next iteration
+    by_position: tuple[float | None, ...]  # in the window, at the next iteration
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """How drafts fare by their place in the window."""
+class WindowAcceptance:
+    """Acceptance of draft tokens by position in the window."""
 
     tested: tuple[int, ...]
-    accepted: tuple[float | None, ...]  # share of those tested: all drafts before them had stood
-    overlap: tuple[
-        float | None, ...
-    ]  # chance to stand, tested or not: 1 - TV(stored distribution, new distribution)
+    accepted: tuple[float | None, ...]  # share of the tested: all drafts before were accepted
+    overlap: tuple[float | None, ...]  # 1 - TV(q, p), of all draft tokens, tested or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,64 +86,37 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Nats a code, under the distribution that is sampled, without its cuts. RejectionSampling sampling makes the two cancel, but for chance."""
+    """Nats per token under the model's distribution, without top-k and top-p.
+
+    With exact sampling the two sum to 0 in expectation.
+    """
 
     tokens: int
     log_likelihood: float | None
     entropy: float | None
-    surplus: (
-        Interval | None
-    )  # their sum, as a share of the entropy: above 0 where committed tokens are likelier than exact ones
+    # Their sum as a share of the entropy: above 0 where committed tokens are too likely.
+    surplus: Interval | None
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """All of it, for one decoder."""
 
-    growth: Growth
+    growth: ProbabilityGrowth
     rises: tuple[Rise, ...]
     distances: tuple[Distance, ...]
-    columns: Columns
+    window: WindowAcceptance
     fidelity: Fidelity
 
 
-def find(seen: Seen) -> Findings:
-    """Sum up the images of one decoder; there must be one at least."""
-    s = _total(seen.values())
-    drawn = s["committed"] - s["stood"]
+def find(images: ImageSums) -> Findings:
+    """Return the metrics of one decoder; there must be at least one image."""
+    s = _total(images.values())
     return Findings(
-        growth=Growth(
-            tokens=round(s["committed"]),
-            over_life=_share(s["grew_life"], s["committed"]),
-            last_look=_share(s["grew_N"][0], s["could_grow_N"][0]),
-            in_a_row=_shares(s["grew_N"], s["could_grow_N"]),
-            last_look_standing=_share(s["stood_grew"], s["stood"]),
-            last_look_drawn=_share(s["drawn_grew"], drawn),
-        ),
-        rises=tuple(
-            Rise(n, round(had), _share(again, had), _share(again_mass, mass))
-            for n, (had, again, mass, again_mass) in enumerate(
-                zip(
-                    s["rises_N"],
-                    s["rises_again_N"],
-                    s["rises_mass_N"],
-                    s["rises_again_mass_N"],
-                    strict=True,
-                )
-            )
-        ),
-        distances=tuple(
-            Distance(
-                name,
-                _share(sum(apart), sum(s["looked_W"])),
-                _share(there, s["committed"]),
-                _shares(apart, s["looked_W"]),
-            )
-            for name, apart, there in zip(
-                CANDIDATES, s["apart_KW"], s["apart_committed_K"], strict=True
-            )
-        ),
-        columns=Columns(
+        growth=_growth(s),
+        rises=_rises(s),
+        distances=_distances(s),
+        window=WindowAcceptance(
             tested=tuple(map(round, s["tested_W"])),
             accepted=_shares(s["accepted_W"], s["tested_W"]),
             overlap=_shares(s["overlap_W"], s["drafts_W"]),
@@ -140,13 +125,49 @@ def find(seen: Seen) -> Findings:
             tokens=round(s["tokens"]),
             log_likelihood=_share(s["log_likelihood"], s["tokens"]),
             entropy=_share(s["entropy"], s["tokens"]),
-            surplus=_surplus(seen),
+            surplus=_surplus(images),
         ),
     )
 
 
-def change(base: Seen, other: Seen) -> Interval | None:
-    """Return how far the mean log-likelihood of `other` lies from that of `base`, over the images that both have."""
+def _growth(s: Sums) -> ProbabilityGrowth:
+    return ProbabilityGrowth(
+        tokens=round(s["committed"]),
+        over_window=_share(s["grew_life"], s["committed"]),
+        last_iteration=_share(s["grew_N"][0], s["could_grow_N"][0]),
+        in_a_row=_shares(s["grew_N"], s["could_grow_N"]),
+        last_iteration_accepted=_share(s["stood_grew"], s["stood"]),
+        last_iteration_sampled=_share(s["drawn_grew"], s["committed"] - s["stood"]),
+    )
+
+
+def _rises(s: Sums) -> tuple[Rise, ...]:
+    names = ("rises_N", "rises_again_N", "rises_mass_N", "rises_again_mass_N")
+    columns = zip(*(s[name] for name in names), strict=True)
+    return tuple(
+        Rise(n, round(had), _share(again, had), _share(again_mass, mass))
+        for n, (had, again, mass, again_mass) in enumerate(columns)
+    )
+
+
+def _distances(s: Sums) -> tuple[Distance, ...]:
+    columns = zip(CANDIDATES, s["apart_KW"], s["apart_committed_K"], strict=True)
+    return tuple(
+        Distance(
+            name,
+            _share(sum(apart), sum(s["looked_W"])),
+            _share(committed, s["committed"]),
+            _shares(apart, s["looked_W"]),
+        )
+        for name, apart, committed in columns
+    )
+
+
+def change(base: ImageSums, other: ImageSums) -> Interval | None:
+    """Return the relative change of the mean log-likelihood from `base` to `other`.
+
+    Only images that both have count. Negative where the tokens of `other` are less likely.
+    """
     if base is other:
         return None
     both = sorted(base.keys() & other.keys())
@@ -157,42 +178,44 @@ def change(base: Seen, other: Seen) -> Interval | None:
         )
         for key in both
     )
-    return _interval(images, _moved)
+    return _interval(images, _relative_change)
 
 
-def _moved(was: float, was_tokens: float, now: float, tokens: float) -> float | None:
-    """Return the change as a share of the size of the base's; it is negative where tokens are less likely."""
+def _relative_change(was: float, was_tokens: float, now: float, tokens: float) -> float | None:
     return _share(now / tokens - was / was_tokens, abs(was / was_tokens))
 
 
-def _surplus(seen: Seen) -> Interval | None:
-    """Return the surplus. It tells a bias of 2 % from chance with far fewer images than `change`: how hard they are cancels out."""
-    images = ((key[0], [seen[key]["log_likelihood"], seen[key]["entropy"]]) for key in sorted(seen))
+def _surplus(images: ImageSums) -> Interval | None:
+    """Return the surplus of likelihood.
+
+    It shows a bias of 2 % with far fewer images than `change`, because the difficulty of an image
+    cancels out.
+    """
+    pairs = ((key[0], [sums["log_likelihood"], sums["entropy"]]) for key, sums in images.items())
     return _interval(
-        images, lambda log_likelihood, entropy: _share(log_likelihood + entropy, entropy)
+        sorted(pairs), lambda log_likelihood, entropy: _share(log_likelihood + entropy, entropy)
     )
 
 
 def _interval(
     images: Iterable[tuple[int, list[float]]], share: Callable[..., float | None]
 ) -> Interval | None:
-    """Return a share of sums over images, each given with the row of its prompt; None where it is not defined."""
+    """Return a share of sums over images, each given with its prompt row; None where undefined."""
     sums: dict[int, list[float]] = {}
     for prompt, image in images:
-        sums[prompt] = (
-            [a + b for a, b in zip(sums[prompt], image, strict=True)] if prompt in sums else image
-        )
+        before = sums.get(prompt)
+        sums[prompt] = [a + b for a, b in zip(before, image, strict=True)] if before else image
     prompts = list(sums.values())
-    dice = random.Random(0)  # equal runs give equal intervals
-    drawn = [
-        share(*map(sum, zip(*dice.choices(prompts, k=len(prompts)), strict=True)))
-        for _ in range(RESAMPLES if prompts else 0)
-    ]
-    shares = [value for value in drawn if value is not None]
     value = share(*map(sum, zip(*prompts, strict=True))) if prompts else None
-    return (
-        None if value is None else Interval(value, quantile(shares, 0.025), quantile(shares, 0.975))
-    )
+    if value is None:
+        return None
+    random_state = random.Random(0)  # equal runs give equal intervals
+    resampled = [
+        share(*map(sum, zip(*random_state.choices(prompts, k=len(prompts)), strict=True)))
+        for _ in range(RESAMPLES)
+    ]
+    shares = [found for found in resampled if found is not None]
+    return Interval(value, quantile(shares, 0.025), quantile(shares, 0.975))
 
 
 def _total(images: Iterable[Sums]) -> dict[str, Any]:
@@ -213,3 +236,31 @@ def _share(part: float, whole: float) -> float | None:
 
 def _shares(parts: Iterable[float], wholes: Iterable[float]) -> tuple[float | None, ...]:
     return tuple(_share(part, whole) for part, whole in zip(parts, wholes, strict=True))
+
+
+def sums_path(run: Path) -> Path:
+    """Return the file with the sums of a run folder, which is beside the folder."""
+    return run.with_name(f"{run.name}.sums.jsonl")
+
+
+def sums_row(key: ImageKey, sums: Sums) -> JsonRow:
+    """Return the row of one image in the file of sums."""
+    return {"index": key[0], "sample": key[1], "sums": sums}
+
+
+def read_sums(runs: Sequence[Run]) -> list[ImageSums]:
+    """Return the sums of each run's finished images; FolderError where an image has none."""
+    return [_read_sums(run) for run in runs]
+
+
+def _read_sums(run: Run) -> ImageSums:
+    path = sums_path(run.root)
+    rows = read_rows(path) if path.exists() else []
+    known = {(row["index"], row["sample"]): row["sums"] for row in rows}
+    missing = run.ok.keys() - known.keys()
+    if missing or not run.ok:
+        raise FolderError(
+            f"{run.root}: {len(missing) or 'all'} images were generated without being observed",
+            "give a new folder as --out",
+        )
+    return {key: known[key] for key in run.ok}

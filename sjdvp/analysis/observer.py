@@ -12,8 +12,7 @@ from sjdvp import rng
 from sjdvp.analysis import iterations
 from sjdvp.analysis.candidates import candidates
 from sjdvp.analysis.iterations import MOST_RISES, Looks
-from sjdvp.analysis.metrics import Sums
-from sjdvp.analysis.notes import note
+from sjdvp.analysis.metrics import Sums, sums_row
 from sjdvp.config import PredictionConfig, RunConfig
 from sjdvp.decode.state import State, Tally, columns, pick, sources
 from sjdvp.decode.step import Decoder
@@ -143,7 +142,7 @@ class ObservedEngine(Engine):
         for image in super().generate(source):
             if image.error is None:
                 job = image.job
-                self._notes.append([note((job.index, job.sample), self._watch.take(job.seed))])
+                self._notes.append([sums_row((job.index, job.sample), self._watch.take(job.seed))])
             yield image
 
 

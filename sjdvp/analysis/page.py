@@ -1,4 +1,4 @@
-"""The page of a analysis: its tables, and charts of what they hold. Imports no torch."""
+"""The page of an analysis: its tables, and charts of them. Imports no torch."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,34 +7,34 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp import __version__
-from sjdvp.analysis.summary import Account, Decoder, Table, change_text, tables
-from sjdvp.report import svg
-from sjdvp.report.page import Chart, ChartRow
+from sjdvp.analysis.summary import Analyzed, ObservedDecoder, TextTable, change_text, tables
+from sjdvp.report.charts import Chart, ChartRow, bar, columns
 from sjdvp.report.table import fixed, percent
 from sjdvp.report.write import html
 from sjdvp.runs.atomic import write_atomic
+from sjdvp.text import counted
 
-_FAITHFUL = 0.02  # a change of the mean log-likelihood that counts as small; the mark in the chart
+_SMALL = 0.02  # a change of the mean log-likelihood up to this is small; the mark in the chart
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class AnalysisPage:
     """Everything on the page."""
 
     title: str
     subtitle: str
     names: tuple[str, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[TextTable, ...]
     window: tuple[Chart, ...]
     prediction: tuple[Chart, ...]
     cost: Chart | None
     version: str
 
 
-def write_page(account: Account, found: Mapping[str, Any], file: Path) -> list[Path]:
-    """Write the page `file` (.html), and what it shows as .json beside it; raises StorageError when the disk refuses."""
+def write_page(analyzed: Analyzed, found: Mapping[str, Any], file: Path) -> list[Path]:
+    """Write the page `file` (.html) and .json beside it; StorageError when the disk refuses."""
     texts = {
-        file: html(make_page(account), "analysis.html.j2"),
+        file: html(make_page(analyzed), "analysis.html.j2"),
         file.with_suffix(".json"): json.dumps(found, indent=1) + "\n",
     }
     for path, text in texts.items():
@@ -42,80 +42,66 @@ def write_page(account: Account, found: Mapping[str, Any], file: Path) -> list[P
     return list(texts)
 
 
-def make_page(account: Account) -> Page:
+def make_page(analyzed: Analyzed) -> AnalysisPage:
     """Gather what the page shows."""
-    decoders = account.decoders
-    images = sum(decoder.line.figures.images for decoder in decoders)
-    return Page(
-        title=f"What {len(decoders)} decoders do"
-        if len(decoders) > 1
-        else f"What {decoders[0].line.name} does",
-        subtitle=f"{images} images, watched while they were drawn",
-        names=tuple(decoder.line.name for decoder in decoders),
-        tables=tuple(tables(account)),
+    decoders = analyzed.decoders
+    images = sum(decoder.result.metrics.images for decoder in decoders)
+    several = f"Analysis of {len(decoders)} decoders"
+    return AnalysisPage(
+        title=several if len(decoders) > 1 else f"Analysis of {decoders[0].result.name}",
+        subtitle=f"{counted(images, 'image')}, observed iteration by iteration",
+        names=tuple(decoder.result.name for decoder in decoders),
+        tables=tuple(tables(analyzed)),
         window=tuple(_window(decoders)),
         prediction=tuple(_prediction(decoders)),
-        cost=_cost(account),
+        cost=_cost(analyzed),
         version=__version__,
     )
 
 
-def _window(decoders: Sequence[Decoder]) -> Iterator[Chart]:
-    for title, note, shares in (
+def _window(decoders: Sequence[ObservedDecoder]) -> Iterator[Chart]:
+    found = [decoder.found for decoder in decoders]
+    for title, shares in (
+        ("Acceptance rate of tested draft tokens", [f.window.accepted for f in found]),
+        ("Acceptance probability, tested or not", [f.window.overlap for f in found]),
         (
-            "Accepted, of the drafts tested",
-            "by place in the window",
-            [d.found.columns.accepted for d in decoders],
-        ),
-        (
-            "Chance to stand, tested or not",
-            "by place in the window",
-            [d.found.columns.overlap for d in decoders],
-        ),
-        (
-            "Distance to the next distribution, drafting plainly",
-            "by place in the window",
-            [d.found.distances[0].by_column for d in decoders],
+            "Distance to the next distribution, without prediction",
+            [f.distances[0].by_position for f in found],
         ),
     ):
-        rows = [_columns(i, title, found) for i, found in enumerate(shares)]
-        yield Chart(title, note, tuple(rows), ("first", "last"))
+        rows = [_positions(decoders[i], i, title, line) for i, line in enumerate(shares)]
+        yield Chart(title, "by position in the window", tuple(rows), ("first", "last"))
 
 
-def _columns(run: int, title: str, shares: Sequence[float | None]) -> ChartRow:
+def _positions(
+    decoder: ObservedDecoder, run: int, title: str, shares: Sequence[float | None]
+) -> ChartRow:
     known = [share for share in shares if share is not None]
     first = fixed(known[0] if known else None, 2)
-    return ChartRow(
-        run,
-        svg.columns(
-            [share or 0.0 for share in shares], f"{title}: {first} at the first place", top=1.0
-        ),
-        first,
-    )
+    heights = [share or 0.0 for share in shares]
+    shapes = columns(heights, f"{title}: {first} at the first position", top=1.0)
+    return ChartRow(run, shapes, first, decoder.result.label)
 
 
-def _prediction(decoders: Sequence[Decoder]) -> Iterator[Chart]:
+def _prediction(decoders: Sequence[ObservedDecoder]) -> Iterator[Chart]:
     for i, decoder in enumerate(decoders):
-        yield from _distances(i, decoder)
+        name = f"{decoder.result.name} ({decoder.result.label})"
+        yield from _distances(i, name, decoder)
         rows = [
             ChartRow(
                 i,
-                svg.bar(r.again, None, None, 1.0, f"after {r.rises}: {percent(r.again)}"),
+                bar(r.again, None, None, 1.0, f"after {r.rises}: {percent(r.again)}"),
                 percent(r.again),
                 part=f"{r.rises}",
             )
             for r in decoder.found.rises
             if r.again is not None
         ]
-        yield Chart(
-            f"{decoder.line.name}: rises again, after so many",
-            "share of top tokens",
-            tuple(rows),
-            ("0", "1"),
-        )
+        title = f"{name}: rises again, after so many rises in a row"
+        yield Chart(title, "share of top tokens", tuple(rows), ("0", "1"))
 
 
-def _distances(run: int, decoder: Decoder) -> Iterator[Chart]:
+def _distances(run: int, name: str, decoder: ObservedDecoder) -> Iterator[Chart]:
     found = {
         far.distribution: far.at_commit
         for far in decoder.found.distances
@@ -128,35 +114,30 @@ def _distances(run: int, decoder: Decoder) -> Iterator[Chart]:
     rows = [
         ChartRow(
             run,
-            svg.bar(far / plain, None, None, top, f"{distribution}: {far:.4f}"),
+            bar(far / plain, None, None, top, f"{candidate}: {far:.4f}"),
             fixed(far, 4),
-            part=distribution,
+            part=candidate,
         )
-        for distribution, far in found.items()
+        for candidate, far in found.items()
     ]
-    yield Chart(
-        f"{decoder.line.name}: distance to the next distribution",
-        "total variation; dashes: the plain distribution",
-        tuple(rows),
-        (),
-    )
+    note = "total variation; dashes: without prediction"
+    yield Chart(f"{name}: distance to the next distribution", note, tuple(rows), ())
 
 
-def _cost(account: Account) -> Chart | None:
-    moved = {i: d.change for i, d in enumerate(account.decoders) if d.change is not None}
+def _cost(analyzed: Analyzed) -> Chart | None:
+    moved = {i: d.change for i, d in enumerate(analyzed.decoders) if d.change is not None}
     if not moved:
         return None
-    sizes = {i: abs(change.value) / _FAITHFUL for i, change in moved.items()}
+    sizes = {i: abs(change.value) / _SMALL for i, change in moved.items()}
     top = 1.02 * max(1.0, *sizes.values())
     rows = [
         ChartRow(
             i,
-            svg.bar(size, None, None, top, change_text(moved[i])),
+            bar(size, None, None, top, change_text(moved[i])),
             f"{100 * moved[i].value:+.1f} %",
-            account.decoders[i].line.distribution,
+            analyzed.decoders[i].result.label,
         )
         for i, size in sizes.items()
     ]
-    return Chart(
-        f"Log-likelihood against {account.base}", f"dashes: {percent(_FAITHFUL)}", tuple(rows), ()
-    )
+    title = f"Change of the log-likelihood against {analyzed.base}"
+    return Chart(title, f"dashes: {percent(_SMALL)}", tuple(rows), ())

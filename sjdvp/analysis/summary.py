@@ -1,66 +1,62 @@
-"""What a analysis says of several decoders, side by side: as JSON, and as tables for people. Imports no torch."""
+"""The analysis of several decoders side by side, as JSON and as text tables. Imports no torch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sjdvp.analysis.metrics import Findings, Interval, Seen, change, find
-from sjdvp.analysis.names import CANDIDATES
+from sjdvp.analysis.metrics import CANDIDATES, Findings, ImageSums, Interval, change, find
 from sjdvp.report.load import Run
-from sjdvp.report.table import Line, fixed, gain_text, make_lines, percent
+from sjdvp.report.table import DecoderResult, fixed, make_results, percent, speedup_text
 from sjdvp.report.table import as_json as table_json
 
-_TIMES = ("step_ms", "latency_s", "speedup_time")  # of a watched decoder they mean nothing
-# What likelihoods are held against: the first of these that was watched. The tokens of `same-noise` are those of `ar`.
+_TIMES = ("step_ms", "latency_s", "speedup_time")  # meaningless for an observed decoder
+# Likelihoods are compared with the first of these. The tokens of `same-noise` are those of `ar`.
 _BASES = ("ar", "same-noise", "sjd")
 
 
 @dataclass(frozen=True, slots=True)
-class Decoder:
-    """One decoder: what its log says, and what was seen of it."""
+class ObservedDecoder:
+    """One decoder: what its log says, and what was observed."""
 
-    line: Line
+    result: DecoderResult
     found: Findings
     change: Interval | None  # of the mean log-likelihood, from the base
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """All decoders of a analysis, and which of them the likelihoods are held against."""
+class Analyzed:
+    """All decoders of an analysis, and the one that likelihoods are compared with."""
 
     runs: tuple[Run, ...]
-    decoders: tuple[Decoder, ...]
+    decoders: tuple[ObservedDecoder, ...]
     base: str | None
 
     @classmethod
-    def of(cls, runs: Sequence[Run], seen: Sequence[Seen]) -> "Account":
-        """Put together the run folders and what was seen of them, in the same order."""
+    def of(cls, runs: Sequence[Run], sums: Sequence[ImageSums]) -> "Analyzed":
+        """Combine run folders and the sums of their images, in the same order."""
         at = next((i for name in _BASES for i, run in enumerate(runs) if run.decoder == name), None)
         decoders = tuple(
-            Decoder(line, find(mine), None if at is None else change(seen[at], mine))
-            for line, mine in zip(make_lines(runs), seen, strict=True)
+            ObservedDecoder(result, find(mine), None if at is None else change(sums[at], mine))
+            for result, mine in zip(make_results(runs), sums, strict=True)
         )
-        return cls(tuple(runs), decoders, None if at is None else decoders[at].line.name)
+        return cls(tuple(runs), decoders, None if at is None else decoders[at].result.name)
 
 
-def as_json(account: Account) -> dict[str, Any]:
-    """Return the object of `diagnose --json`; its keys are stable."""
-    plain = table_json(account.runs, [decoder.line for decoder in account.decoders])
+def as_json(analyzed: Analyzed) -> dict[str, Any]:
+    """Return the object of `analyze --json`; its keys are stable."""
+    plain = table_json(analyzed.runs, [decoder.result for decoder in analyzed.decoders])
     decoders = []
-    for row, decoder in zip(plain["decoders"], account.decoders, strict=True):
+    for row, decoder in zip(plain["decoders"], analyzed.decoders, strict=True):
         kept = {key: value for key, value in row.items() if key not in _TIMES}
         kept["ci95"] = row["ci95"]["nfe"]
-        decoders.append(
-            kept
-            | asdict(decoder.found)
-            | {"change": asdict(decoder.change) if decoder.change else None}
-        )
-    return {**plain, "decoders": decoders, "base": account.base}
+        moved = asdict(decoder.change) if decoder.change else None
+        decoders.append(kept | asdict(decoder.found) | {"change": moved})
+    return {**plain, "decoders": decoders, "base": analyzed.base}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table for people: what it shows, and cells of text."""
+class TextTable:
+    """A table: what it shows, and cells of text."""
 
     title: str
     note: str
@@ -68,35 +64,22 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def tables(account: Account) -> Iterator[Table]:
-    """Return the findings as tables, one line a decoder."""
-    decoders = account.decoders
+def tables(analyzed: Analyzed) -> Iterator[TextTable]:
+    """Yield the metrics as tables, one row per decoder."""
+    decoders = analyzed.decoders
     yield _table(
         "Committed tokens whose probability had grown",
-        "Standing: committed as a draft that stood. Drawn: in place of a rejected draft, or after the last one.",
+        "Accepted: committed as an accepted draft token. Sampled: resampled and bonus tokens.",
         (
-            "over life",
-            "last forward_pass",
-            "2 in a row",
-            "3 in a row",
-            "4 in a row",
-            "last, standing",
-            "last, drawn",
+            *("over the window", "last iteration", "2 in a row", "3 in a row", "4 in a row"),
+            *("last, accepted", "last, sampled"),
         ),
         decoders,
-        lambda d: [
-            percent(share)
-            for share in (
-                d.found.growth.over_life,
-                *d.found.growth.in_a_row,
-                d.found.growth.last_look_standing,
-                d.found.growth.last_look_drawn,
-            )
-        ],
+        _growth_cells,
     )
     yield _table(
-        "Top tokens that rise at the next forward_pass, after so many rises in a row",
-        "In brackets: each code counted by its probability.",
+        "Top tokens that rise in the next iteration, after so many rises in a row",
+        "In brackets: each token weighted by its probability.",
         tuple(f"after {rise.rises}" for rise in decoders[0].found.rises),
         decoders,
         lambda d: [
@@ -104,8 +87,9 @@ def tables(account: Account) -> Iterator[Table]:
         ],
     )
     yield _table(
-        "Total variation between the distribution drafted from and the distribution that came next",
-        "In brackets: only where the position was committed at that forward_pass. One less it is the chance of a draft to stand.",
+        "Total variation between a candidate draft distribution and the next distribution",
+        "In brackets: only where the position was committed in that iteration. 1 minus it is the "
+        "acceptance probability of the draft token.",
         CANDIDATES,
         decoders,
         lambda d: [
@@ -113,10 +97,14 @@ def tables(account: Account) -> Iterator[Table]:
         ],
     )
     yield _table(
-        "Forwards against fidelity",
-        f"Nats a code, under the sampled distribution; the change is against {account.base}, the surplus (log-likelihood plus entropy, as a "
-        "share of the entropy) against exact sampling, which makes it 0; with 95 % intervals over prompts.",
-        ("NFE", "NFE vs ar", "NFE vs sjd", "log-likelihood", "change", "entropy", "surplus"),
+        "Forward passes and fidelity",
+        "Log-likelihood and entropy are in nats per token under the model. The change is relative "
+        f"to {analyzed.base}. The surplus is log-likelihood plus entropy, relative to the entropy; "
+        "exact sampling makes it 0. In brackets: 95 % intervals over prompts.",
+        (
+            *("NFE", "NFE speedup vs ar", "NFE speedup vs sjd"),
+            *("log-likelihood", "change", "entropy", "surplus"),
+        ),
         decoders,
         _fidelity_cells,
     )
@@ -126,19 +114,26 @@ def _table(
     title: str,
     note: str,
     headings: Sequence[str],
-    decoders: Sequence[Decoder],
-    cells: Callable[[Decoder], Sequence[str]],
-) -> Table:
-    rows = tuple((d.line.name, d.line.distribution, *cells(d)) for d in decoders)
-    return Table(title, note, ("decoder", "distribution", *headings), rows)
+    decoders: Sequence[ObservedDecoder],
+    cells: Callable[[ObservedDecoder], Sequence[str]],
+) -> TextTable:
+    rows = tuple((d.result.name, d.result.label, *cells(d)) for d in decoders)
+    return TextTable(title, note, ("decoder", "output", *headings), rows)
 
 
-def _fidelity_cells(d: Decoder) -> list[str]:
-    found, gains = d.found.fidelity, d.line.gains
+def _growth_cells(d: ObservedDecoder) -> list[str]:
+    growth = d.found.growth
+    shares = (growth.over_window, *growth.in_a_row)
+    ends = (growth.last_iteration_accepted, growth.last_iteration_sampled)
+    return [percent(share) for share in (*shares, *ends)]
+
+
+def _fidelity_cells(d: ObservedDecoder) -> list[str]:
+    found, speedups = d.found.fidelity, d.result.speedups
     return [
-        fixed(d.line.figures.nfe, 1),
-        gain_text(gains["ar"]["nfe"]),
-        gain_text(gains["sjd"]["nfe"]),
+        fixed(d.result.metrics.nfe, 1),
+        speedup_text(speedups["ar"]["nfe"]),
+        speedup_text(speedups["sjd"]["nfe"]),
         fixed(found.log_likelihood, 4),
         change_text(d.change),
         fixed(found.entropy, 4),

@@ -1,12 +1,11 @@
-"""Which decoders a analysis looks at: those that are named, and small grids around verification prediction. Imports no torch."""
+"""Which decoders an analysis observes. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
 
 from sjdvp.compare import Resolve, Variant, plan_variants
 
-_GROWTH = {
-    "prediction.kind": ["published"]
-}  # the published rule alone: the adaptive one would switch itself off where it loses
+# The published rule alone: the adaptive choice would switch it off where it does not help.
+_PUBLISHED = {"prediction.kind": ["published"]}
 _AROUND = {  # one setting at a time, the others as they are
     "prediction.rises": ["1", "2", "3", "4"],
     "prediction.history": ["3", "4", "6", "8"],
@@ -17,17 +16,17 @@ _WINDOWS = {"window": ["8", "16", "32", "64"]}
 
 
 def grid_variants(resolve: Resolve) -> tuple[Variant, ...]:
-    """Return variants that vary N, L, decay, beta and the window of `sjdvp`, one at a time, and the windows of `sjd`."""
+    """Return `sjd` with several windows, and `sjdvp` with N, L, decay, beta or the window varied."""
     variants = plan_variants(["sjd"], _WINDOWS, resolve)
     for varied in ({}, _WINDOWS, *({key: values} for key, values in _AROUND.items())):
-        variants += plan_variants(["sjdvp"], {**_GROWTH, **varied}, resolve)
+        variants += plan_variants(["sjdvp"], {**_PUBLISHED, **varied}, resolve)
     return variants
 
 
 def plan(
     decoders: Sequence[str], sweep: Mapping[str, Sequence[str]], *, grids: bool, resolve: Resolve
 ) -> tuple[Variant, ...]:
-    """Return the variants of a analysis, each decoder once, whatever its names."""
+    """Return the variants of an analysis, each decoder once, whatever its names."""
     variants = plan_variants(decoders, sweep, resolve) + (grid_variants(resolve) if grids else ())
     distinct = {variant.config.decoder: variant for variant in reversed(variants)}
     return tuple(variant for variant in variants if distinct[variant.config.decoder] is variant)

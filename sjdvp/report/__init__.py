@@ -1,1 +1,1 @@
-"""What finished run folders say: figures, a table, a page. Reads folders only; imports no torch and no numpy."""
+"""Reports on finished run folders: metrics, a table, a page. Imports no torch and no numpy."""

@@ -1,39 +1,43 @@
-"""Run folders as a report sees them: settings, the last row of every image, the columns that came with the prompts."""
+"""Run folders as a report reads them, and whether they may be compared."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sjdvp.errors import FolderError
-from sjdvp.presets import PRESETS
+from sjdvp.presets import GREEDY, PRESETS
 from sjdvp.runs.folder import RunFolder
 from sjdvp.runs.jsonl import JsonRow
 from sjdvp.runs.log import ImageKey, log_rows
 from sjdvp.runs.prompts_log import read_prompts_log
 from sjdvp.runs.run_json import RunInfo
 from sjdvp.runs.sharding import PROMPTS, RUN
+from sjdvp.text import printable, shortened
+
+# Columns of the log that must be alike in runs that are compared.
+_CONDITIONS = ("device", "gpu", "dtype", "batch_size", "revision")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run folder, read."""
 
-    name: str  # what it is called in tables: its decoder, or its folder where decoders clash
+    name: str  # in tables: the decoder, or the folder where two runs have the same decoder
     root: Path
     info: RunInfo
-    rows: Mapping[ImageKey, JsonRow]  # finished and failed images, in the order of the prompts
-    extras: Mapping[int, Mapping[str, Any]]  # columns carried with the prompts, by prompt row
+    rows: Mapping[ImageKey, JsonRow]  # the last log row of each image, in the order of the prompts
+    extras: Mapping[int, Mapping[str, Any]]  # other columns of the prompt file, by prompt row
 
     @property
     def ok(self) -> dict[ImageKey, JsonRow]:
-        """The images that were drawn."""
+        """The finished images."""
         return {key: row for key, row in self.rows.items() if row["status"] == "ok"}
 
     @property
     def failed(self) -> list[JsonRow]:
-        """The images that were not."""
+        """The failed images."""
         return [row for row in self.rows.values() if row["status"] != "ok"]
 
     @property
@@ -43,24 +47,24 @@ class Run:
 
     @property
     def window(self) -> int:
-        """Codes looked at in one forward."""
+        """Tokens verified per forward pass."""
         return int(self.info.pixel_settings["decoder"]["window"])
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest code was taken always: another distribution than that of sampling."""
+        """Whether the temperature is 0: not the distribution of ordinary sampling."""
         return self.info.pixel_settings["sampling"]["temperature"] == 0
 
     @property
     def lossless(self) -> bool:
-        """Whether every row says that its tokens follow exactly the model's distribution."""
+        """Whether every log row says that the decoder is lossless."""
         return bool(self.rows) and all(row.get("lossless") is True for row in self.rows.values())
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders, and those that lie in a folder of several (as `sjdvp compare` makes it).
+    """Read run folders, and those inside a folder that `sjdvp compare` made.
 
-    Raises FolderError when a path holds no run folder or a log cannot be read.
+    Raises FolderError when a path has no run folder or a log cannot be read.
     """
     roots = list(dict.fromkeys(root for path in paths for root in _roots(path)))
     infos = [RunFolder.read(root).info for root in roots]
@@ -82,37 +86,26 @@ def _roots(path: Path) -> list[Path]:
             f"{path} is not a run folder and has none in it",
             "give the folder that was --out of generate or compare",
         )
-    order = list(PRESETS)
-    known = {child: child.name.partition(",")[0] for child in inside}
-    return sorted(
-        inside,
-        key=lambda child: (
-            order.index(known[child]) if known[child] in order else len(order),
-            child.name,
-        ),
-    )
+    order = {name: place for place, name in enumerate(PRESETS)}
+    decoder = {child: child.name.partition(",")[0] for child in inside}
+    return sorted(inside, key=lambda child: (order.get(decoder[child], len(order)), child.name))
 
 
 def _names(roots: Sequence[Path], infos: Sequence[RunInfo]) -> list[str]:
-    """Return names that differ: decoders, else folders, else folders within their parents."""
+    """Return names that differ: decoders, else folders, else folders with their parents."""
     absolute = [root.resolve() for root in roots]
     choices: Iterable[list[str]] = (
         [str(info.pixel_settings["decoder"]["preset"]) for info in infos],
         [root.name for root in absolute],
         [f"{root.parent.name}/{root.name}" for root in absolute],
     )
-    return next(
-        (names for names in choices if max(Counter(names).values()) == 1),
-        [str(root) for root in roots],
-    )
+    different = (names for names in choices if max(Counter(names).values()) == 1)
+    return next(different, [str(root) for root in roots])
 
 
 def _load(name: str, root: Path, info: RunInfo) -> Run:
-    extras = (
-        {prompt.index: prompt.extra for prompt in read_prompts_log(root)}
-        if (root / PROMPTS).exists()
-        else {}
-    )
+    prompts = read_prompts_log(root) if (root / PROMPTS).exists() else []
+    extras = {prompt.index: prompt.extra for prompt in prompts}
     return Run(name, root, info, _last_rows(root), extras)
 
 
@@ -123,3 +116,67 @@ def _last_rows(root: Path) -> dict[ImageKey, JsonRow]:
         if entry.key not in last or last[entry.key][0] <= entry.order:
             last[entry.key] = (entry.order, row)
     return {key: last[key][1] for key in sorted(last)}
+
+
+def unfair(runs: Sequence[Run]) -> list[str]:
+    """Return what differs between the runs besides the decoder; empty when they are comparable."""
+    first = _first(runs)
+    others = [run for run in runs if run is not first]
+    return [f"{run.name}: {line}" for run in others for line in _differences(first, run)]
+
+
+def require_fair(runs: Sequence[Run]) -> None:
+    """Raise FolderError, naming every difference, when the runs differ in more than the decoder."""
+    differences = unfair(runs)
+    if differences:
+        lines = "".join(f"\n  {line}" for line in differences)
+        raise FolderError(
+            f"these runs differ from {_first(runs).name} in more than the decoder:{lines}",
+            "generate them with `sjdvp compare`, or with equal settings, seed, prompts and device",
+        )
+
+
+def _first(runs: Sequence[Run]) -> Run:
+    """Return the run that the others are compared with: one whose decoder is not greedy."""
+    return next((run for run in runs if run.decoder not in GREEDY), runs[0])
+
+
+def _differences(first: Run, other: Run) -> Iterator[str]:
+    was, now = _settings(first), _settings(other)
+    greedy = other.decoder in GREEDY  # such a decoder sets the temperature to 0
+    for key in sorted(was.keys() | now.keys()):
+        if was.get(key) != now.get(key) and not (greedy and key == "sampling.temperature"):
+            yield f"{key} is {now.get(key)!r}, not {was.get(key)!r}"
+    if first.info.seed != other.info.seed:
+        yield f"the run seed is {other.info.seed}, not {first.info.seed}"
+    yield from _prompt_differences(first, other)
+    for key in _CONDITIONS:
+        before, after = _column(first, key), _column(other, key)
+        if before and after and before != after:
+            yield f"{key} is {', '.join(after)}, not {', '.join(before)}"
+
+
+def _prompt_differences(first: Run, other: Run) -> Iterator[str]:
+    both = sorted(first.rows.keys() & other.rows.keys())
+    changed = [key for key in both if first.rows[key]["prompt"] != other.rows[key]["prompt"]]
+    if changed:
+        prompt = printable(shortened(str(other.rows[changed[0]]["prompt"])))
+        yield f"prompt row {changed[0][0]} is another prompt, {prompt!r}"
+    if first.rows and other.rows and not both:
+        yield "it has no image in common"
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value
+        for section in ("model", "sampling")
+        for key, value in _table(run.info.pixel_settings.get(section)).items()
+    }
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _column(run: Run, key: str) -> list[str]:
+    return sorted({str(row.get(key)) for row in run.ok.values()})

@@ -1,4 +1,7 @@
-"""The table of decoders: one line a run, as numbers, JSON, Markdown and CSV. A speed never stands without `lossless`."""
+"""The table of decoders, one row per run: as numbers, JSON, Markdown and CSV.
+
+A speedup is never shown without saying whether the decoder is lossless.
+"""
 
 import csv
 import io
@@ -6,21 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sjdvp.report.fair import unfair
-from sjdvp.report.load import Run
-from sjdvp.report.metrics import Figures, figures
-from sjdvp.report.pairs import Gain, gain, same_tokens
+from sjdvp.report.load import Run, unfair
+from sjdvp.report.metrics import Metrics, Speedup, metrics, same_tokens, speedup
 
 BASES = ("ar", "sjd")
-_COSTS = {
-    "nfe": "nfe",
-    "time": "latency_s",
-}  # what a speed-up is in, and the column of the log that holds it
+_COSTS = {"nfe": "nfe", "time": "latency_s"}  # what a speedup is in, and its column of the log
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One decoder of the table."""
+class DecoderResult:
+    """One row of the table."""
 
     name: str
     decoder: str
@@ -28,158 +26,142 @@ class Line:
     lossless: bool
     greedy: bool
     failed: int
-    figures: Figures
-    gains: Mapping[
-        str, Mapping[str, Gain | None]
-    ]  # base -> nfe|time -> gain; all None where runs may not be compared
+    metrics: Metrics
+    # base -> nfe or time -> speedup; all None where the runs may not be compared
+    speedups: Mapping[str, Mapping[str, Speedup | None]]
     same_tokens_as_ar: float | None
 
     @property
-    def distribution(self) -> str:
-        """Say which distribution the images follow."""
-        return ("lossless" if self.lossless else "not lossless") + (
-            ", greedy" if self.greedy else ""
-        )
+    def label(self) -> str:
+        """Say whether the output distribution is that of ordinary sampling."""
+        lossless = "lossless" if self.lossless else "not lossless"
+        return f"{lossless}, greedy" if self.greedy else lossless
+
+    @property
+    def exact(self) -> bool:
+        """Whether the output distribution is that of ordinary sampling."""
+        return self.lossless and not self.greedy
 
 
-def make_lines(runs: Sequence[Run]) -> list[Line]:
-    """Return the table of `runs`. Speed-ups are left out when the runs differ in more than the decoder."""
+def make_results(runs: Sequence[Run]) -> list[DecoderResult]:
+    """Return the table. It has no speedups when the runs differ in more than the decoder."""
     fair = not unfair(runs)
-    return [_line(run, runs if fair else []) for run in runs]
+    return [_result(run, runs if fair else []) for run in runs]
 
 
-def _line(run: Run, others: Sequence[Run]) -> Line:
+def _result(run: Run, others: Sequence[Run]) -> DecoderResult:
     bases = {name: _base(name, run, others) for name in BASES}
-    plain = bases["ar"]
-    return Line(
+    ar = bases["ar"]
+    return DecoderResult(
         name=run.name,
         decoder=run.decoder,
         window=run.window,
         lossless=run.lossless,
         greedy=run.greedy,
         failed=len(run.failed),
-        figures=figures(list(run.ok.values())),
-        gains={name: _gains(base, run) for name, base in bases.items()},
-        same_tokens_as_ar=same_tokens(plain, run) if plain else None,
+        metrics=metrics(list(run.ok.values())),
+        speedups={name: _speedups(base, run) for name, base in bases.items()},
+        same_tokens_as_ar=same_tokens(ar, run) if ar else None,
     )
 
 
-def _gains(base: Run | None, run: Run) -> dict[str, Gain | None]:
-    return {cost: gain(base, run, key) if base else None for cost, key in _COSTS.items()}
+def _speedups(base: Run | None, run: Run) -> dict[str, Speedup | None]:
+    return {cost: speedup(base, run, key) if base else None for cost, key in _COSTS.items()}
 
 
 def _base(name: str, run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the run of the decoder `name` to hold `run` against: of several, one of the same window, else the first."""
+    """Return the run of decoder `name` to compare with: one of the same window, else the first."""
     candidates = [other for other in runs if other.decoder == name]
-    return next(
-        (other for other in candidates if other.window == run.window),
-        candidates[0] if candidates else None,
-    )
+    same_window = (other for other in candidates if other.window == run.window)
+    return next(same_window, candidates[0] if candidates else None)
 
 
-def as_json(runs: Sequence[Run], lines: Sequence[Line]) -> dict[str, Any]:
+def as_json(runs: Sequence[Run], results: Sequence[DecoderResult]) -> dict[str, Any]:
     """Return the object of `compare --json`; its keys are stable."""
     rows = [row for run in runs for row in run.rows.values()]
     devices = sorted({str(row.get("gpu") or row["device"]) for row in rows if row.get("device")})
     return {
-        "decoders": [_json_line(line) for line in lines],
+        "decoders": [_json_row(result) for result in results],
         "prompts": len({row["index"] for row in rows}),
         "device": ", ".join(devices) or None,
     }
 
 
-def _json_line(line: Line) -> dict[str, Any]:
-    found = line.figures
+def _json_row(result: DecoderResult) -> dict[str, Any]:
+    found, speedups = result.metrics, result.speedups
     latency = found.latency_s
     return {
-        "decoder": line.name,
-        "lossless": line.lossless,
-        "greedy": line.greedy,
+        "decoder": result.name,
+        "lossless": result.lossless,
+        "greedy": result.greedy,
         "images": found.images,
-        "failed": line.failed,
+        "failed": result.failed,
         "nfe": found.nfe,
         "tokens_per_nfe": found.tokens_per_nfe,
         "accept_rate": found.accept_rate,
         "step_ms": found.step_ms,
         "latency_s": {"median": latency.median, "p90": latency.p90} if latency else None,
         **{
-            f"speedup_{cost}": {base: _value(line.gains[base][cost]) for base in BASES}
+            f"speedup_{cost}": {base: _value(speedups[base][cost]) for base in BASES}
             for cost in _COSTS
         },
         "ci95": {
-            cost: {base: _interval(line.gains[base][cost]) for base in BASES} for cost in _COSTS
+            cost: {base: _interval(speedups[base][cost]) for base in BASES} for cost in _COSTS
         },
-        "same_tokens_as_ar": line.same_tokens_as_ar,
+        "same_tokens_as_ar": result.same_tokens_as_ar,
     }
 
 
-def _value(found: Gain | None) -> float | None:
+def _value(found: Speedup | None) -> float | None:
     return found.value if found else None
 
 
-def _interval(found: Gain | None) -> list[float] | None:
-    return (
-        [found.low, found.high]
-        if found and found.low is not None and found.high is not None
-        else None
-    )
+def _interval(found: Speedup | None) -> list[float] | None:
+    if found is None or found.low is None or found.high is None:
+        return None
+    return [found.low, found.high]
 
 
-FIGURES = (
-    "decoder",
-    "distribution",
-    "NFE",
-    "tokens/forward",
-    "accepted",
-    "step ms",
-    "latency s",
-    "p90 s",
-    "images",
+METRIC_HEADINGS = (
+    *("decoder", "output", "NFE", "tokens/NFE", "accepted", "step ms"),
+    *("latency s", "p90 s", "images"),
 )
-GAINS = (
-    "decoder",
-    "distribution",
-    "NFE vs ar",
-    "time vs ar",
-    "NFE vs sjd",
-    "time vs sjd",
-    "same tokens as ar",
+SPEEDUP_HEADINGS = (
+    *("decoder", "output", "NFE speedup vs ar", "time speedup vs ar"),
+    *("NFE speedup vs sjd", "time speedup vs sjd", "same tokens as ar"),
 )
 
 
-def figure_cells(line: Line) -> list[str]:
-    """Return the cells under `FIGURES`, for people."""
-    found = line.figures
+def metric_cells(result: DecoderResult) -> list[str]:
+    """Return the cells under `METRIC_HEADINGS`."""
+    found = result.metrics
     latency = found.latency_s
     return [
-        line.name,
-        line.distribution,
+        result.name,
+        result.label,
         fixed(found.nfe, 1),
         fixed(found.tokens_per_nfe, 2),
         percent(found.accept_rate),
         fixed(found.step_ms, 1),
         fixed(latency.median if latency else None, 3),
         fixed(latency.p90 if latency else None, 3),
-        f"{found.images}" + (f" ({line.failed} failed)" if line.failed else ""),
+        f"{found.images}" + (f" ({result.failed} failed)" if result.failed else ""),
     ]
 
 
-def gain_cells(line: Line) -> list[str]:
-    """Return the cells under `GAINS`, for people."""
-    gains = [gain_text(line.gains[base][cost]) for base in BASES for cost in _COSTS]
-    return [line.name, line.distribution, *gains, percent(line.same_tokens_as_ar)]
+def speedup_cells(result: DecoderResult) -> list[str]:
+    """Return the cells under `SPEEDUP_HEADINGS`."""
+    speedups = [speedup_text(result.speedups[base][cost]) for base in BASES for cost in _COSTS]
+    return [result.name, result.label, *speedups, percent(result.same_tokens_as_ar)]
 
 
-def gain_text(found: Gain | None) -> str:
-    """Return a speed-up with its interval."""
+def speedup_text(found: Speedup | None) -> str:
+    """Return a speedup with its interval."""
     if found is None:
         return "–"
-    interval = (
-        f" ({found.low:.2f}–{found.high:.2f})"
-        if found.low is not None and found.high is not None
-        else ""
-    )
-    return f"{found.value:.2f}×{interval}"
+    interval = _interval(found)
+    text = f"{found.value:.2f}×"
+    return f"{text} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else text
 
 
 def fixed(value: float | None, digits: int) -> str:
@@ -192,9 +174,9 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def as_csv(lines: Sequence[Line]) -> str:
-    """Return the table as CSV: one line a decoder, bare numbers, units in the headings."""
-    rows = [_csv_cells(line) for line in lines]
+def as_csv(results: Sequence[DecoderResult]) -> str:
+    """Return the table as CSV: one line per decoder, plain numbers, units in the headings."""
+    rows = [_csv_cells(result) for result in results]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -202,8 +184,8 @@ def as_csv(lines: Sequence[Line]) -> str:
     return text.getvalue()
 
 
-def _csv_cells(line: Line) -> dict[str, Any]:
-    found = _json_line(line)
+def _csv_cells(result: DecoderResult) -> dict[str, Any]:
+    found = _json_row(result)
     latency = found["latency_s"] or {"median": None, "p90": None}
     cells = {
         key: str(value).lower() if isinstance(value, bool) else value
@@ -215,9 +197,6 @@ def _csv_cells(line: Line) -> dict[str, Any]:
         for cost in _COSTS:
             low, high = found["ci95"][cost][base] or (None, None)
             name = f"speedup_{cost}_vs_{base}"
-            cells |= {
-                name: found[f"speedup_{cost}"][base],
-                f"{name}_low": low,
-                f"{name}_high": high,
-            }
+            value = found[f"speedup_{cost}"][base]
+            cells |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return cells

@@ -1,4 +1,4 @@
-"""Small copies of images for a page: WebP inside the HTML, each within an allowance of bytes."""
+"""Small copies of images for a page: WebP inside the HTML, each within a limit of bytes."""
 
 import base64
 import io
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-# Longest side and quality, best first: the first that fits the allowance is taken.
+# Longest side and quality, best first: the first that fits the limit is taken.
 _STEPS = (
     (256, 85),
     (256, 70),
@@ -23,7 +23,7 @@ _STEPS = (
     (64, 25),
     (48, 10),
 )
-_TYPICAL = 0.15  # bytes a pixel of a photo, in base64: larger steps need not be tried
+_TYPICAL = 0.15  # base64 bytes per pixel of a photo: larger sizes are not tried
 
 PAGE_BYTES = 10_000_000  # of images on one page, in base64
 MOST = 24_000  # for one image
@@ -32,7 +32,7 @@ LEAST = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Thumb:
-    """A image as a data URI, with its size on the page."""
+    """An image as a data URI, with its size on the page."""
 
     uri: str
     width: int
@@ -40,40 +40,33 @@ class Thumb:
 
 
 def how_many(wanted: int) -> int:
-    """Return how many of `wanted` images have room on a page."""
+    """Return how many of `wanted` images fit on a page."""
     return min(wanted, PAGE_BYTES // LEAST)
 
 
 def make_thumbs(files: Iterable[Path]) -> Mapping[Path, Thumb | None]:
-    """Return a small copy of each image; None where the file is absent or broken."""
+    """Return a small copy of each image; None where the file is missing or broken."""
     paths = list(files)
-    allowance = min(MOST, PAGE_BYTES // max(len(paths), 1))
-    with ThreadPoolExecutor(
-        os.cpu_count()
-    ) as pool:  # Pillow works outside of the interpreter's lock
-        return dict(zip(paths, pool.map(lambda path: _thumb(path, allowance), paths), strict=True))
+    limit = min(MOST, PAGE_BYTES // max(len(paths), 1))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow releases the interpreter's lock
+        return dict(zip(paths, pool.map(lambda path: _thumb(path, limit), paths), strict=True))
 
 
-def _thumb(path: Path, allowance: int) -> Thumb | None:
+def _thumb(path: Path, limit: int) -> Thumb | None:
     try:
         with Image.open(path) as opened:
             image = opened.convert("RGB")
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombError,
-    ):  # SyntaxError: Pillow, for a broken chunk
-        return None  # the page says so in its place
-    for thumb in _versions(image, allowance):
-        if len(thumb.uri) <= allowance:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None  # the page says so; Pillow raises SyntaxError for a broken chunk
+    for thumb in _versions(image, limit):
+        if len(thumb.uri) <= limit:
             break
     return thumb  # the smallest, where none fits
 
 
-def _versions(image: Image.Image, allowance: int) -> Iterator[Thumb]:
+def _versions(image: Image.Image, limit: int) -> Iterator[Thumb]:
     longest = max(image.size)
-    likely = [step for step in _STEPS if step[0] ** 2 * _TYPICAL <= allowance] or [_STEPS[-1]]
+    likely = [step for step in _STEPS if step[0] ** 2 * _TYPICAL <= limit] or [_STEPS[-1]]
     for side, quality in likely:
         small = image.copy()
         small.thumbnail((min(side, longest), min(side, longest)), Image.Resampling.LANCZOS)

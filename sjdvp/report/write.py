@@ -1,4 +1,4 @@
-"""The files of a report: one page that needs nothing else, Markdown, CSV."""
+"""The files of a report: a self-contained HTML page, Markdown and CSV."""
 
 import base64
 import hashlib
@@ -10,29 +10,28 @@ from markupsafe import Markup
 
 from sjdvp import __version__
 from sjdvp.report.load import Run
-from sjdvp.report.page import Page, make_page
+from sjdvp.report.page import ReportPage, make_page
 from sjdvp.report.table import (
-    FIGURES,
-    GAINS,
-    Line,
+    METRIC_HEADINGS,
+    SPEEDUP_HEADINGS,
+    DecoderResult,
     as_csv,
-    figure_cells,
     fixed,
-    gain_cells,
-    gain_text,
+    metric_cells,
     percent,
+    speedup_cells,
 )
 from sjdvp.runs.atomic import storage_errors, write_atomic
 from sjdvp.text import printable
 
 
-def write_report(runs: Sequence[Run], lines: Sequence[Line], file: Path) -> list[Path]:
-    """Write the page `file` (.html), and .md and .csv beside it; `lines` is the table of `runs`.
+def write_report(runs: Sequence[Run], results: Sequence[DecoderResult], file: Path) -> list[Path]:
+    """Write the page `file` (.html), and .md and .csv beside it; `results` is the table of `runs`.
 
     Raises StorageError when the disk refuses.
     """
-    page = make_page(runs, lines, __version__)
-    texts = {".html": html(page), ".md": markdown(page), ".csv": as_csv(page.lines)}
+    page = make_page(runs, results, __version__)
+    texts = {".html": html(page), ".md": markdown(page), ".csv": as_csv(page.results)}
     with storage_errors(file.parent.name):
         file.parent.mkdir(parents=True, exist_ok=True)
     paths = [file.with_suffix(suffix) for suffix in texts]
@@ -42,9 +41,10 @@ def write_report(runs: Sequence[Run], lines: Sequence[Line], file: Path) -> list
 
 
 def html(page: object, template: str = "page.html.j2") -> str:
-    """Return a page: the report's, or that of another template.
+    """Return a page made from a template.
 
-    It may use its own style sheet and images inside it, nothing else (see its Content-Security-Policy).
+    It may use its own style sheet and embedded images and nothing else, see its
+    Content-Security-Policy.
     """
     environment = _environment(escaped=True)
     style = environment.get_template("page.css").render()
@@ -54,8 +54,8 @@ def html(page: object, template: str = "page.html.j2") -> str:
     )
 
 
-def markdown(page: Page) -> str:
-    """Return the figures as Markdown."""
+def markdown(page: ReportPage) -> str:
+    """Return the tables as Markdown."""
     return _environment(escaped=False).get_template("page.md.j2").render(page=page)
 
 
@@ -71,17 +71,19 @@ def _environment(*, escaped: bool) -> Environment:
     words = {
         "fixed": fixed,
         "percent": percent,
-        "gain": gain_text,
         "printable": printable,
         "md": _markdown_text,
     }
     environment.filters |= words
     environment.globals |= {
-        "FIGURES": FIGURES, "GAINS": GAINS, "figure_cells": figure_cells, "gain_cells": gain_cells,
-    }  # fmt: skip
+        "METRIC_HEADINGS": METRIC_HEADINGS,
+        "SPEEDUP_HEADINGS": SPEEDUP_HEADINGS,
+        "metric_cells": metric_cells,
+        "speedup_cells": speedup_cells,
+    }
     return environment
 
 
 def _markdown_text(text: object) -> str:
-    """Escape text so that it stands in a Markdown table as it is."""
+    """Escape text for a Markdown table."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|#&~" else c for c in printable(str(text)))

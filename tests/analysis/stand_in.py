@@ -1,10 +1,9 @@
-"""Notes on images that nobody watched."""
+"""Sums of images that nobody observed."""
 
 import json
 from pathlib import Path
 
-from sjdvp.analysis.names import CANDIDATES
-from sjdvp.analysis.notes import note
+from sjdvp.analysis.metrics import CANDIDATES, sums_row
 
 SUMS = {
     "committed": 50.0,
@@ -31,6 +30,6 @@ SUMS = {
 }
 
 
-def write_notes(path: Path, n_prompts: int = 8) -> None:
-    """Write the same notes for one image each of the first prompts."""
-    path.write_text("".join(json.dumps(note((i, 0), SUMS)) + "\n" for i in range(n_prompts)))
+def write_sums(path: Path, n_prompts: int = 8) -> None:
+    """Write the same sums for one image each of the first prompts."""
+    path.write_text("".join(json.dumps(sums_row((i, 0), SUMS)) + "\n" for i in range(n_prompts)))

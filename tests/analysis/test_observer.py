@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sjdvp import rng
-from sjdvp.analysis.metrics import change, find
-from sjdvp.analysis.names import CANDIDATES
+from sjdvp.analysis.metrics import CANDIDATES, change, find
 from sjdvp.analysis.observer import Observer
 from sjdvp.config import PredictionConfig, SamplingConfig
 from sjdvp.decode.state import Tally
@@ -137,12 +136,13 @@ class Slow:
         }
         gain = {x: math.log((last[x] + 1e-6) / (mean[x] + 1e-6)) * rose[x] for x in top}
         moved = {x: (math.log(last[x] + 1e-6) - log_mean[x]) * bool(past) for x in top}
-        found = {"plain": last, "gain only": tilted([1.0] * len(last), gain)}
+        found = {"plain": last, "growth only": tilted([1.0] * len(last), gain)}
         found |= {
-            f"growth {beta:g}": tilted(last, {x: beta * gain[x] for x in top}) for beta in (0.5, 1)
+            f"published {beta:g}": tilted(last, {x: beta * gain[x] for x in top})
+            for beta in (0.5, 1)
         }
         found |= {
-            f"history {pull:g}": tilted(last, {x: pull * moved[x] for x in top})
+            f"momentum {pull:g}": tilted(last, {x: pull * moved[x] for x in top})
             for pull in (0.25, -0.25, -0.5)
         }
         return found
@@ -178,13 +178,13 @@ def test_sums_are_those_of_the_loops(drafter, prediction_kind, window, top_k, ri
     found, slow, _, _ = watched(drafter, prediction_kind, window, top_k, rises)
     near = pytest.approx
     assert found.growth.tokens == slow["committed"] > 20
-    assert found.growth.over_life == near(slow["life"] / slow["committed"])
+    assert found.growth.over_window == near(slow["life"] / slow["committed"])
     assert found.growth.in_a_row == near(
         [slow["grew", n] / slow["could", n] if slow["could", n] else None for n in range(1, 5)]
     )
-    assert found.growth.last_look == found.growth.in_a_row[0]
-    assert found.growth.last_look_standing == near(slow["stood grew"] / slow["stood"])
-    assert found.growth.last_look_drawn == near(
+    assert found.growth.last_iteration == found.growth.in_a_row[0]
+    assert found.growth.last_iteration_accepted == near(slow["stood grew"] / slow["stood"])
+    assert found.growth.last_iteration_sampled == near(
         slow["drawn grew"] / (slow["committed"] - slow["stood"])
     )
     for rise in found.rises:
@@ -202,16 +202,16 @@ def test_sums_are_those_of_the_loops(drafter, prediction_kind, window, top_k, ri
         assert distance.at_commit == near(
             slow["far at commit", distance.distribution] / slow["committed"]
         )
-        assert distance.by_column == near(
+        assert distance.by_position == near(
             [a / b if b else None for a, b in zip(far, looked, strict=True)]
         )
     assert [distance.distribution for distance in found.distances] == list(CANDIDATES)
     tested = [slow["tested", w] for w in range(window)]
-    assert list(found.columns.tested) == tested
-    assert found.columns.accepted == near(
+    assert list(found.window.tested) == tested
+    assert found.window.accepted == near(
         [slow["accepted", w] / tested[w] if tested[w] else None for w in range(window)]
     )
-    assert found.columns.overlap == near(
+    assert found.window.overlap == near(
         [
             slow["overlap", w] / slow["drafts", w] if slow["drafts", w] else None
             for w in range(window)

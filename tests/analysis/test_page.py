@@ -1,4 +1,4 @@
-"""From watched images to JSON, tables and the page: through the engine, on a tiny model."""
+"""From observed images to JSON, tables and the page: through the engine, on a tiny model."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests.engine.tiny import save_tiny_model
 
 KEYS = {
     "decoder", "lossless", "greedy", "images", "failed", "nfe", "tokens_per_nfe", "accept_rate", "speedup_nfe", "ci95",
-    "same_tokens_as_ar", "growth", "rises", "distances", "columns", "fidelity", "change",
+    "same_tokens_as_ar", "growth", "rises", "distances", "window", "fidelity", "change",
 }  # fmt: skip
 
 
@@ -67,9 +67,8 @@ def test_json_has_every_finding_and_no_times(found):
     assert [row["decoder"] for row in found["decoders"]] == ["ar", "sjd", "gsd"]
     for row in found["decoders"]:
         assert set(row) == KEYS
-        assert (
-            row["fidelity"]["tokens"] == 4 * 19
-        )  # the first code of a image is drawn before the first step
+        # The first token of an image comes from the prefill.
+        assert row["fidelity"]["tokens"] == 4 * 19
         fidelity, surplus = row["fidelity"], row["fidelity"]["surplus"]
         assert surplus["value"] == pytest.approx(
             fidelity["log_likelihood"] / fidelity["entropy"] + 1
@@ -78,41 +77,42 @@ def test_json_has_every_finding_and_no_times(found):
     plain, sjd, _ = found["decoders"]
     assert (found["base"], plain["change"]) == ("ar", None)
     assert sjd["change"]["low"] <= sjd["change"]["value"] <= sjd["change"]["high"]
-    assert plain["growth"]["tokens"] == 0  # a window of one looks once
-    assert (
-        sjd["columns"]["tested"][0] > 0 and sjd["columns"]["tested"][-1] == 0
-    )  # the last column is never drafted
+    assert plain["growth"]["tokens"] == 0  # in a window of 1 every position is seen once
+    # The last position of the window never holds a draft token that is tested.
+    assert sjd["window"]["tested"][0] > 0 and sjd["window"]["tested"][-1] == 0
 
 
 def test_page_shows_it_and_needs_nothing_else(line, found):
     page = _file(line, "analysis.html").read_text()
     assert (
-        "What 3 decoders do" in page and page.count("<table>") == 4 and page.count("<svg role") > 10
+        "Analysis of 3 decoders" in page
+        and page.count("<table>") == 4
+        and page.count("<svg role") > 10
     )
     assert not re.search(r"(src|href)=\"(?!data:)", page) and "<script" not in page
 
 
-def test_a_analysis_goes_on_where_it_was(line, found):
-    before = _file(line, "gsd.seen.jsonl").read_bytes()
+def test_an_analysis_resumes(line, found):
+    before = _file(line, "gsd.sums.jsonl").read_bytes()
     assert run([*line, "--decoders", "ar,sjd,gsd", "--quiet"]) == 0
     assert json.loads(_file(line, "analysis.json").read_text()) == found
-    assert _file(line, "gsd.seen.jsonl").read_bytes() == before
+    assert _file(line, "gsd.sums.jsonl").read_bytes() == before
 
 
-def test_images_that_were_not_watched_are_refused(line, found, capsys):
-    notes = _file(line, "sjd.seen.jsonl")
-    kept = notes.read_bytes()
-    notes.write_bytes(kept.splitlines(keepends=True)[0])
+def test_images_that_were_not_observed_are_refused(line, found, capsys):
+    sums = _file(line, "sjd.sums.jsonl")
+    kept = sums.read_bytes()
+    sums.write_bytes(kept.splitlines(keepends=True)[0])
     assert run([*line, "--decoders", "ar,sjd,gsd", "--quiet"]) == 2
-    assert "3 images were not watched" in capsys.readouterr().err
-    notes.write_bytes(kept)
+    assert "3 images were generated without being observed" in capsys.readouterr().err
+    sums.write_bytes(kept)
 
 
 def test_mistakes(line, capsys):
     assert run([*line, "--decoders", "sjd", "--temperature", "0"]) == 2
-    assert "no distributions to watch" in capsys.readouterr().err
+    assert "greedy decoding uses no distributions" in capsys.readouterr().err
     assert run([*line, "--decoder", "sjd"]) == 2
-    assert "give --decoders" in capsys.readouterr().err
+    assert "did you mean --decoders" in capsys.readouterr().err
 
 
 def test_grids_vary_one_setting_at_a_time_and_draw_nothing_twice():

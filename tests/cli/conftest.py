@@ -14,7 +14,7 @@ import pytest
 from sjdvp.errors import StorageError
 from sjdvp.jobs import ImageResult
 from sjdvp_cli.app import run
-from tests.analysis.stand_in import write_notes
+from tests.analysis.stand_in import write_sums
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = "Settings", "Model", "Sampling", "Decoding", "Running"
@@ -100,9 +100,9 @@ def generator(monkeypatch):
 
     monkeypatch.setattr("sjdvp_cli.generate.open_generator", open_generator)
 
-    def open_watched(configs, notes):
-        for path in notes:
-            write_notes(path)
+    def open_watched(configs, sums):
+        for path in sums:
+            write_sums(path)
         return nullcontext([StandIn() for _ in configs])
 
     monkeypatch.setattr(

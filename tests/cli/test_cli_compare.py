@@ -9,8 +9,8 @@ import pytest
 
 from sjdvp.errors import StorageError
 from sjdvp.report.load import load_runs
-from sjdvp.report.table import figure_cells, gain_cells, make_lines
-from sjdvp_cli.report import show_lines
+from sjdvp.report.table import make_results, metric_cells, speedup_cells
+from sjdvp_cli.report import show_results
 from tests.cli.conftest import Terminal
 from tests.report.synthetic import make_run
 
@@ -83,7 +83,7 @@ def test_finished_folders(sjdvp, out, tmp_path):
     )
     refused = sjdvp("compare", out / "ar", tmp_path / "other")
     assert refused.code == 2
-    assert "these runs differ in more than the decoder" in refused.err
+    assert "these runs differ from ar in more than the decoder" in refused.err
     assert "sjdvp: the run seed is 2, not 1" in refused.err
 
 
@@ -134,14 +134,14 @@ def test_report(sjdvp, out, tmp_path):
 def test_no_figure_of_the_table_is_broken(tmp_path, monkeypatch, columns):
     """At a terminal: each cell stands in one piece, but for its spaces."""
     runs = load_runs([make_run(tmp_path / name, name, 12) for name in ("ar", "sjd", "same-noise")])
-    lines = make_lines(runs)
+    results = make_results(runs)
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    show_lines(lines)
+    show_results(results)
     words = set(terminal.getvalue().split())
-    for line in lines:
+    for line in results:
         assert words >= {
-            word for cell in figure_cells(line) + gain_cells(line) for word in cell.split()
+            word for cell in metric_cells(line) + speedup_cells(line) for word in cell.split()
         }
 
 

@@ -9,9 +9,8 @@ from sjdvp.errors import DeviceError
 from sjdvp.events import ignore
 from sjdvp.presets import PRESETS
 from sjdvp.profiles import resolve
-from sjdvp.report.fair import require_fair
-from sjdvp.report.load import load_runs
-from sjdvp.report.pairs import same_tokens
+from sjdvp.report.load import load_runs, require_fair
+from sjdvp.report.metrics import same_tokens
 from sjdvp.runs.prompts import inline_prompts
 from sjdvp.runs.sharding import Selection
 from tests.engine.tiny import save_tiny_model

@@ -4,8 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.report.synthetic import make_run, written_report
-from tests.report.test_report import GOLDEN, HOSTILE
+from tests.report.synthetic import GOLDEN, HOSTILE, make_run, written_report
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:

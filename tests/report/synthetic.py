@@ -15,7 +15,7 @@ from PIL import Image
 from sjdvp.jobs import ImageResult, Job
 from sjdvp.profiles import resolve
 from sjdvp.report.load import load_runs
-from sjdvp.report.table import make_lines
+from sjdvp.report.table import make_results
 from sjdvp.report.write import write_report
 from sjdvp.runs.folder import RunFolder
 from sjdvp.runs.log import RowMaker
@@ -24,6 +24,12 @@ from sjdvp.runs.run_json import Wanted
 from sjdvp.runs.sharding import Shard, image_file, image_seed, log_path
 from sjdvp.runs.writer import encode_png
 
+GOLDEN = Path(__file__).parent / "golden"
+HOSTILE = {  # prompts that a page must show as text
+    0: '<script>alert("1")</script> | **a** \u202e',
+    1: "</style><img src=x onerror=alert(1)>",
+    2: "日本 ![x](http://e.x/i.png)",
+}
 COST = {
     "ar": 1.0,
     "jacobi": 0.2,
@@ -31,10 +37,10 @@ COST = {
     "sjdvp": 0.2,
     "coupled": 0.125,
     "same-noise": 0.15,
-}  # forward passes a code
-CODES = 256
+}  # forward passes per token
+TOKENS = 256
 WHEN = "2026-11-30T12:00:00.000Z"
-_PICTURES = 24  # different ones; more would say nothing new
+_IMAGES = 24  # different ones
 
 
 def prompt_set(rows: int, texts: Mapping[int, str] | None = None) -> PromptSet:
@@ -43,7 +49,7 @@ def prompt_set(rows: int, texts: Mapping[int, str] | None = None) -> PromptSet:
     prompts = tuple(
         Prompt(
             i,
-            (texts or {}).get(i, f"a image of thing number {i}"),
+            (texts or {}).get(i, f"an image of thing number {i}"),
             None,
             {"Category": words[i % 4], "Challenge": f"C{i % 2}"},
         )
@@ -71,7 +77,7 @@ def make_run(
     with RunFolder.open(root, config, prompts, wanted=Wanted(), argv=["sjdvp", "generate"]):
         pass
     maker = RowMaker(config, Shard())
-    images = [_image(size, i) for i in range(min(rows, _PICTURES))]
+    images = [_image(size, i) for i in range(min(rows, _IMAGES))]
     lines = []
     for prompt in prompts.prompts:
         job = Job(prompt.index, 0, image_seed(seed, prompt.index, 0), prompt.text)
@@ -106,28 +112,28 @@ def make_run(
 def written_report(folders: Sequence[Path], file: Path) -> list[Path]:
     """Write the report of finished folders, as the command does."""
     runs = load_runs(folders)
-    return write_report(runs, make_lines(runs), file)
+    return write_report(runs, make_results(runs), file)
 
 
 def _stats(decoder: str, job: Job) -> dict[str, Any]:
     dice = random.Random(f"{job.seed} {decoder}")
     nfe = (
-        CODES - 1
+        TOKENS - 1
         if decoder == "ar"
-        else round(CODES * COST.get(decoder, 0.3) * dice.uniform(0.7, 1.3))
+        else round(TOKENS * COST.get(decoder, 0.3) * dice.uniform(0.7, 1.3))
     )
-    accepted = CODES - nfe
+    accepted = TOKENS - nfe
     distribution = "ar" if decoder in ("ar", "same-noise") else decoder
     return {
         "nfe": nfe,
-        "image_tokens": CODES,
-        "tokens_per_nfe": CODES / nfe,
+        "image_tokens": TOKENS,
+        "tokens_per_nfe": TOKENS / nfe,
         "drafted": 0 if decoder == "ar" else accepted + nfe // 2,
         "accepted": accepted if decoder != "ar" else 0,
         "accept_rate": accepted / (accepted + nfe // 2) if decoder != "ar" else None,
         "accept_hist": [0, nfe] if decoder == "ar" else [0, nfe // 2, nfe // 4, nfe // 4, 1],
         "accept_map": "".join(
-            "1" if dice.random() < accepted / CODES else "0" for _ in range(CODES)
+            "1" if dice.random() < accepted / TOKENS else "0" for _ in range(TOKENS)
         ),
         "token_sha256": hashlib.sha256(f"{job.seed} {distribution}".encode()).hexdigest(),
         "latency_s": round(nfe * 0.01 + 0.02, 6),

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.report.chromium import BINARY, browser
-from tests.report.synthetic import make_run, written_report
-from tests.report.test_report import HOSTILE
+from tests.report.synthetic import HOSTILE, make_run, written_report
 
 pytestmark = [
     pytest.mark.browser,

@@ -11,16 +11,9 @@ from pathlib import Path
 import pytest
 
 from sjdvp.report.load import load_runs
-from sjdvp.report.table import as_json, make_lines
+from sjdvp.report.table import as_json, make_results
 from sjdvp.report.thumbs import make_thumbs
-from tests.report.synthetic import make_run, written_report
-
-GOLDEN = Path(__file__).parent / "golden"
-HOSTILE = {
-    0: '<script>alert("1")</script> | **a** \u202e',
-    1: "</style><img src=x onerror=alert(1)>",
-    2: "日本 ![x](http://e.x/i.png)",
-}
+from tests.report.synthetic import GOLDEN, HOSTILE, make_run, written_report
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +84,11 @@ def test_what_the_page_says(written):
     assert "12 prompts · 47 images · seed 1 · 2026-11-30" in page
     assert "lossless, greedy" in page
     assert "try --dtype fp32" in page
-    assert page.count("= ar</span>") == 12  # same-noise draws what ar draws
+    assert page.count("= ar</span>") == 12  # same-noise gives the tokens of ar
     assert "Food &amp; Beverage" in page
 
 
-def test_a_speed_never_stands_without_its_probs(written):
+def test_a_speedup_never_stands_without_its_label(written):
     for row in re.findall('<tr><th.*?</tr>|<div class="variant.*?</div>', written[".html"]):
         assert "×" not in row or "lossless" in row
     assert all("lossless" in line for line in written[".md"].splitlines() if "×" in line)
@@ -105,8 +98,8 @@ def test_relaxed_decoders_are_marked(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4)
     log = next(run.glob("log.*"))
     log.write_text(log.read_text().replace('"lossless": true', '"lossless": false'))
-    (line,) = make_lines(load_runs([run]))
-    assert (line.lossless, line.distribution) == (False, "not lossless")
+    (line,) = make_results(load_runs([run]))
+    assert (line.lossless, line.label) == (False, "not lossless")
 
 
 def test_no_speed_up_between_runs_that_differ_otherwise(tmp_path):
@@ -117,14 +110,14 @@ def test_no_speed_up_between_runs_that_differ_otherwise(tmp_path):
     assert "×" not in page + text
 
 
-def test_tokens_a_forward_are_the_same_in_table_and_chart(tmp_path):
+def test_tokens_per_forward_pass_are_the_same_in_table_and_chart(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4)
-    (line,) = make_lines(load_runs([run]))
+    (line,) = make_results(load_runs([run]))
     page = written_report([run], tmp_path / "r.html")[0].read_text()
-    chart = page[page.index("<b>Codes committed by a forward</b>") :]
+    chart = page[page.index("<b>Tokens committed per forward pass</b>") :]
     assert (
         re.search(r'<span class="value">([\d.]+)</span>', chart)[1]
-        == f"{line.figures.tokens_per_nfe:.2f}"
+        == f"{line.metrics.tokens_per_nfe:.2f}"
     )
 
 
@@ -133,15 +126,13 @@ def test_a_lost_image_leaves_a_note(tmp_path):
     (run / "images" / "000001.png").unlink()
     (run / "images" / "000002.png").write_bytes(b"no image")
     page = written_report([run], tmp_path / "r.html")[0].read_text()
-    assert page.count("absent or broken") == 2
+    assert page.count("missing or broken") == 2
     assert page.count("<img ") == 2
 
 
 def test_old_logs_have_no_heat_map(tmp_path):
     run = make_run(tmp_path / "run", "sjd", 4, stats={"accept_map": None, "accept_hist": []})
-    assert (
-        "Where drafts are accepted" not in written_report([run], tmp_path / "r.html")[0].read_text()
-    )
+    assert "Acceptance map" not in written_report([run], tmp_path / "r.html")[0].read_text()
 
 
 def test_an_empty_run_has_a_page(tmp_path):
@@ -161,7 +152,7 @@ def test_thumbs_keep_within_their_allowance(tmp_path, monkeypatch):
 
 def test_json_has_the_stable_keys(folders):
     runs = load_runs(folders)
-    table = json.loads(json.dumps(as_json(runs, make_lines(runs)), allow_nan=False))
+    table = json.loads(json.dumps(as_json(runs, make_results(runs)), allow_nan=False))
     assert (list(table), table["prompts"], table["device"]) == (
         ["decoders", "prompts", "device"],
         12,
