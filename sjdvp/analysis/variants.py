@@ -16,7 +16,7 @@ _WINDOWS = {"window": ["8", "16", "32", "64"]}
 
 
 def grid_variants(resolve: Resolve) -> tuple[Variant, ...]:
-    """Return `sjd` with several windows, and `sjdvp` with N, L, decay, beta or the window varied."""
+    """Return `sjd` with several windows, and `sjdvp` with N, L, decay, beta or window varied."""
     variants = plan_variants(["sjd"], _WINDOWS, resolve)
     for varied in ({}, _WINDOWS, *({key: values} for key, values in _AROUND.items())):
         variants += plan_variants(["sjdvp"], {**_PUBLISHED, **varied}, resolve)
