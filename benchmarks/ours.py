@@ -17,11 +17,10 @@ class Scripted:
 
     inner: Verifier
     accept: int
-    lossless = False
 
-    def __call__(self, target_probs_BWV, draft_probs_BWV, draft_BW, live_BW, noise):
-        verdict = self.inner(target_probs_BWV, draft_probs_BWV, draft_BW, live_BW, noise)
-        room_B = live_BW.sum(-1)
+    def __call__(self, target_probs_BWV, draft_probs_BWV, draft_BW, is_draft_BW, noise):
+        verdict = self.inner(target_probs_BWV, draft_probs_BWV, draft_BW, is_draft_BW, noise)
+        room_B = is_draft_BW.sum(-1)
         return Verdict(torch.minimum(verdict.accepted_B * 0 + self.accept, room_B), verdict.token_B)
 
 

@@ -21,6 +21,12 @@ from sjdvp.errors import ConfigError
 Drafter = Literal["independent", "coupled", "gumbel"]
 PredictionKind = Literal["none", "published", "momentum", "adaptive"]
 VerifierKind = Literal["rejection", "same-noise", "lantern", "gsd"]
+LOSSLESS: dict[VerifierKind, bool] = {  # whether the output distribution is exactly the model's
+    "rejection": True,
+    "same-noise": True,
+    "lantern": False,
+    "gsd": False,
+}
 Initialization = Literal["uniform", "above", "left", "repeat"]
 StepMode = Literal["auto", "eager", "compile", "graph"]
 
@@ -167,7 +173,7 @@ class DecoderConfig:
     @property
     def lossless(self) -> bool:
         """Whether the output distribution is exactly that of ordinary sampling."""
-        return self.verifier in ("rejection", "same-noise")
+        return LOSSLESS[self.verifier]
 
 
 @dataclass(frozen=True, slots=True)

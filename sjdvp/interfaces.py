@@ -1,12 +1,16 @@
-"""The shapes and the contracts that the rooms share.
+"""The shapes and the contracts that the parts of the library share.
 
-Dimension key (suffix of every tensor whose shape is known):
-    B rows (images in flight) · W window · X two windows, 2W · V image tokens · T the most probable · S image positions ·
-    L past distributions · K candidates · R rows of the transformer (B, or 2B with guidance: conditional rows first) · P prompt tokens ·
-    C cache slots · D hidden size
+Dimension key, the suffix of every tensor whose shape is known; one letter has one meaning:
+    B batch slots · W window · X two windows, 2W · V image vocabulary · S image positions ·
+    L history depth · K predictions compared · T top-k tokens · A positions kept for the
+    initialization `above` · U purposes of noise · G tokens of a GSD group · M nearest tokens of a
+    token · E size of a codebook vector · R sequences in the transformer (B, or 2B with guidance:
+    conditional ones first) · P prompt tokens · C cache slots · D hidden size · N image tokens of
+    one image
 
-A window of row b starts at image position n_B[b], the first that is not committed. Column w stands for position n + w: its distribution is
-target_probs_BWV[b, w], its draft draft_BW[b, w]. The last column is never drafted: its distribution gives the bonus draw.
+The window of slot b starts at image position n_B[b], the first that is not committed. Column w
+stands for position n + w: its target distribution is target_probs_BWV[b, w], its draft token
+draft_BW[b, w]. The last column is never tested: its distribution gives the bonus token.
 """
 
 from dataclasses import dataclass
@@ -54,60 +58,59 @@ class ImageLayout:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier decides: the first `accepted_B` drafts stand, and `token_B` follows them (resample or bonus)."""
+    """What a verifier decides, int64 [B]: the first `accepted_B` draft tokens are accepted.
+
+    `token_B` follows them: a resampled token after a rejection, else the bonus token.
+    """
 
     accepted_B: Tensor
     token_B: Tensor
 
 
 class Verifier(Protocol):
-    """Decides how many drafts of a window stand."""
+    """Decides how many draft tokens of a window are accepted. See `sjdvp.decode.verify`.
 
-    lossless: bool  # whether the committed tokens follow exactly the model's distribution; printed wherever a speed is
+    Which verifiers are lossless stands in `sjdvp.config.LOSSLESS`, which needs no torch.
+    """
 
     def __call__(
         self,
         target_probs_BWV: Tensor,
         draft_probs_BWV: Tensor,
         draft_BW: Tensor,
-        live_BW: Tensor,
+        is_draft_BW: Tensor,
         noise: "Noise",
     ) -> Verdict:
-        """Test `draft_BW`, drawn from the stored distributions `draft_probs_BWV`, against the target distributions `target_probs_BWV`; only live columns hold drafts."""
+        """Test `draft_BW`, sampled from q `draft_probs_BWV`, against p `target_probs_BWV`.
+
+        Only columns with `is_draft_BW` hold a draft token.
+        """
 
 
 class Drafter(Protocol):
-    """Draws the next drafts. The distribution it is given is stored beside the draft, so it must draw from exactly that distribution."""
+    """Samples draft tokens. See `sjdvp.decode.draft`.
+
+    The distribution it is given is stored as q, so it must sample from exactly that distribution.
+    """
 
     def __call__(
         self,
         probs_BWV: Tensor,
-        draft_probs_BWV: Tensor,
-        draft_BW: Tensor,
-        live_BW: Tensor,
+        old_probs_BWV: Tensor,
+        old_BW: Tensor,
+        has_old_BW: Tensor,
         noise: "Noise",
     ) -> Tensor:
-        """Return drafts [B, W] distributed as `probs_BWV`; it may reuse `draft_BW`, drawn from `draft_probs_BWV`, in live columns."""
+        """Return draft tokens distributed as `probs_BWV`, int64 [B, W].
 
-
-class Predictor(Protocol):
-    """Verification prediction: from the distributions a position has seen to the distributions its next draft may be drawn from."""
-
-    @property
-    def history_length(self) -> int:
-        """How many past distributions it looks at, L."""
-
-    @property
-    def n_predictions(self) -> int:
-        """How many distributions it offers, K; 0 for no prediction at all."""
-
-    def __call__(self, target_probs_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor) -> Tensor:
-        """Return candidate distributions [B, K, W, T], each with the mass of `target_probs_BWT`; `age_BW` says how many of the L past distributions exist."""
+        Where `has_old_BW`, the position has a draft token `old_BW`, sampled from `old_probs_BWV`,
+        which may be kept.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """One branch of a prompt: embeddings [P, D] at positions 0..P-1, and which of them may be attended [P]."""
+    """One branch of a prompt: embeddings at positions 0..P-1, and which may be attended, bool."""
 
     embeds_PD: Tensor
     visible_P: Tensor
@@ -115,7 +118,10 @@ class PromptRow:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt ready for prefill; `uncond` is the other branch of guidance, with a length and positions of its own."""
+    """A prompt ready for prefill.
+
+    `uncond` is the other branch of guidance, with a length and positions of its own.
+    """
 
     cond: PromptRow
     uncond: PromptRow

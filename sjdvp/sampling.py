@@ -1,7 +1,8 @@
-"""From logits to distributions, the only path there is, and draws from a distribution with given noise.
+"""From logits to distributions, and tokens from distributions with given noise.
 
-The same `distributions` serves plain sampling, drafting, verifying and the residual; nothing is warped twice. A distribution sums to one over the
-image tokens in float32 (float64 for float64 logits).
+There is one path from logits to a distribution: plain sampling, drafting, verification and the
+residual all use `to_probs`, and nothing is warped twice. A distribution sums to one over the image
+vocabulary, in float32 (float64 for float64 logits).
 """
 
 import math
@@ -18,25 +19,24 @@ def apply_cfg(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
 
 
 def to_probs(logits_BWV: Tensor, forced_BW: Tensor, sampling: SamplingConfig) -> Tensor:
-    """Return the target distributions target_probs_BWV: temperature, then top-k, then top-p, then softmax.
+    """Return target distributions [B, W, V]: temperature, then top-k, then top-p, then softmax.
 
-    At a forced position (row end) the distribution is one-hot at code 0, a stand-in that the model maps to the forced token: so a forced
-    token is drafted, accepted and committed by the same arithmetic as any other, and never rejected.
-    Top-k keeps every logit that ties with the k-th, as the official samplers do. Temperature 0 is greedy.
+    At a forced position (the end of an image row) the distribution is one-hot at token 0, which the
+    model maps to the forced token. So a forced token is drafted, accepted and committed like any
+    other, and never rejected. Top-k keeps every logit that ties with the k-th, as the official
+    samplers do. Temperature 0 is greedy: one-hot at the largest logit.
     """
     x_BWV = logits_BWV.to(torch.promote_types(logits_BWV.dtype, torch.float32))
-    target_probs_BWV = (
+    probs_BWV = (
         _greedy(x_BWV) if sampling.temperature == 0 else _warped(x_BWV, sampling).softmax(-1)
     )
-    return one_hot_where(forced_BW, target_probs_BWV)
+    return one_hot_where(forced_BW, probs_BWV)
 
 
-def one_hot_where(forced_BW: Tensor, target_probs_BWV: Tensor) -> Tensor:
-    """Return the distributions with a one-hot at code 0 wherever `forced_BW`."""
-    token_V = torch.arange(target_probs_BWV.shape[-1], device=target_probs_BWV.device)
-    return torch.where(
-        forced_BW[..., None], (token_V == 0).to(target_probs_BWV.dtype), target_probs_BWV
-    )
+def one_hot_where(forced_BW: Tensor, probs_BWV: Tensor) -> Tensor:
+    """Return the distributions [B, W, V], one-hot at token 0 wherever `forced_BW`."""
+    token_V = torch.arange(probs_BWV.shape[-1], device=probs_BWV.device)
+    return torch.where(forced_BW[..., None], (token_V == 0).to(probs_BWV.dtype), probs_BWV)
 
 
 def _greedy(x: Tensor) -> Tensor:
@@ -54,7 +54,10 @@ def _warped(x: Tensor, sampling: SamplingConfig) -> Tensor:
 
 
 def _outside_nucleus(x: Tensor, top_p: float) -> Tensor:
-    """Return where x is outside the smallest set of tokens whose probability reaches top_p (the most probable code is always in)."""
+    """Return where x is outside the smallest set of tokens whose probability reaches top_p.
+
+    The most probable token is always inside.
+    """
     value, order = x.sort(-1, descending=True)
     before = value.softmax(-1).cumsum(-1).roll(1, -1)
     before[..., 0] = 0
@@ -62,27 +65,42 @@ def _outside_nucleus(x: Tensor, top_p: float) -> Tensor:
 
 
 def sample(weights: Tensor, u: Tensor) -> Tensor:
-    """Draw one code from each row of non-negative weights [..., V] by inverting their running sum; u in (0, 1) has shape [...].
+    """Sample one token from each line of weights [..., V], by inverting their running sum.
 
-    Weights need not sum to one. A code of weight zero is never drawn; a row that is all zero, or not finite, gives a valid code.
+    `u` in (0, 1) has shape [...]. Weights are not negative and need not sum to one. A token of
+    weight zero is never sampled; a line that is all zero, or not finite, gives some valid token.
     """
     total = weights.cumsum(-1)
     last = total[..., -1:]
-    # A target that rounds up to the total would fall off the end, onto a code that may have weight zero.
-    target = torch.minimum(
-        u[..., None].to(total.dtype) * last, torch.nextafter(last, torch.zeros_like(last))
-    )
-    return (
-        torch.searchsorted(total, target, right=True).squeeze(-1).clamp(max=weights.shape[-1] - 1)
-    )
+    # A target that rounds up to the total would fall off the end, onto a token of weight zero.
+    below = torch.nextafter(last, torch.zeros_like(last))
+    target = torch.minimum(u[..., None].to(total.dtype) * last, below)
+    token = torch.searchsorted(total, target, right=True).squeeze(-1)
+    return token.clamp(max=weights.shape[-1] - 1)
 
 
 def gumbel_sample(weights: Tensor, exponential: Tensor) -> Tensor:
-    """Draw one code from each row of weights [..., V] by an exponential gumbel_sample: argmin E/w, which is argmax(log w + Gumbel)."""
+    """Sample one token from each line of weights [..., V] by Gumbel-max with given noise.
+
+    argmin E/w with E exponential is argmax(log w + Gumbel).
+    """
     return (exponential.to(weights.dtype) / weights).argmin(-1)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """Return (p - q)+ over the last dimension, not normalised; p itself where nothing is left but rounding (p equal to q)."""
+    """Return (p - q)+ over the last dimension, not normalised.
+
+    Where nothing but rounding is left of it (p equal to q), return p itself.
+    """
     rest = (p - q).clamp(min=0)
     return torch.where(rest.sum(-1, keepdim=True) > torch.finfo(p.dtype).tiny, rest, p)
+
+
+def total_variation(a: Tensor, b: Tensor) -> Tensor:
+    """Return half the L1 distance of two distributions over the last dimension."""
+    return (a - b).abs().sum(-1) / 2
+
+
+def probability_of(probs_BWV: Tensor, token_BW: Tensor) -> Tensor:
+    """Return the probabilities of the given tokens [B, W]."""
+    return probs_BWV.gather(-1, token_BW[..., None]).squeeze(-1)

@@ -108,7 +108,7 @@ def test_preset_fills_in_structure_beneath_its_own_layer(home):
     assert (decoder.drafter, decoder.init, decoder.prediction.kind) == (
         "independent",
         "repeat",
-        "adaptive",
+        "published",
     )
     assert (decoder.window, decoder.prediction.rises) == (8, 2)
     assert resolved.origins["decoder.drafter"] == "decoder sjdvp"

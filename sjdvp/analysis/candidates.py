@@ -1,40 +1,34 @@
-"""The distributions that the next draft could be drawn from, side by side, each with a name: likelihood, prediction, and fusions of the two."""
+"""The distributions that the next draft token could be sampled from, side by side.
 
-from dataclasses import dataclass
+`sjdvp.analysis.metrics.CANDIDATES` names them: likelihood, prediction, and both together.
+"""
 
+import torch
 from torch import Tensor
 
 from sjdvp.analysis.metrics import BETAS, MOMENTA
 from sjdvp.config import PredictionConfig
-from sjdvp.decode.prediction import Choice, Growth, History, Plain
+from sjdvp.decode.prediction import momentum, published
 
 
-@dataclass(frozen=True)
-class GainOnly:
-    """log p' = M * S among the top tokens: what the growth rule adds to a distribution, without the distribution. See `sjdvp.interfaces.Predictor`."""
+def candidates(
+    config: PredictionConfig, p_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor
+) -> Tensor:
+    """Return all candidates [B, K, W, T], with the decay, rises and clip of a configuration.
 
-    growth: Growth
-    n_predictions = 1
-
-    @property
-    def history_length(self) -> int:
-        """As many as the gain needs."""
-        return self.growth.history_length
-
-    def __call__(self, target_probs_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor) -> Tensor:
-        """See `sjdvp.interfaces.Predictor`."""
-        gain_B1WT = (
-            self.growth(target_probs_BWT, history_BLWT, age_BW)
-            / target_probs_BWT.clamp(min=1e-30)[:, None]
-        )
-        return gain_B1WT * (
-            target_probs_BWT.sum(-1, keepdim=True)[:, None]
-            / gain_B1WT.sum(-1, keepdim=True).clamp(min=1e-30)
-        )
+    The arguments are those of `sjdvp.decode.prediction.predictions`.
+    """
+    grown_BKWT = published(config, BETAS, p_BWT, history_BLWT, age_BW)
+    moved_BKWT = momentum(config, MOMENTA, p_BWT, history_BLWT, age_BW)
+    gain_B1WT = _gain_only(config, p_BWT, history_BLWT, age_BW)
+    return torch.cat([p_BWT[:, None], grown_BKWT, moved_BKWT, gain_B1WT], 1)
 
 
-def candidates(config: PredictionConfig) -> Choice:
-    """Return what `sjdvp.analysis.metrics.CANDIDATES` names, with the history, decay, rises and clip of a configuration."""
-    return Choice(
-        (Plain(), Growth(config, BETAS), History(config, MOMENTA), GainOnly(Growth(config, (1.0,))))
-    )
+def _gain_only(
+    config: PredictionConfig, p_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor
+) -> Tensor:
+    """Return log p' = M * S: what the published rule adds to p, without p itself [B, 1, W, T]."""
+    grown_B1WT = published(config, (1.0,), p_BWT, history_BLWT, age_BW)
+    gain_B1WT = grown_B1WT / p_BWT.clamp(min=1e-30)[:, None]
+    mass_B1W1 = p_BWT.sum(-1, keepdim=True)[:, None]
+    return gain_B1WT * (mass_B1W1 / gain_B1WT.sum(-1, keepdim=True).clamp(min=1e-30))

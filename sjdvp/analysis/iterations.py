@@ -4,15 +4,14 @@ A forward_pass is one distribution of one position. Its life runs from its first
 Dimension key as in `sjdvp.interfaces`, and H looks back, N rises in a row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sjdvp.decode.prediction import rising
-from sjdvp.decode.step import total_variation
-from sjdvp.decode.verify import probability_of
-from sjdvp.interfaces import Predictor
+from sjdvp.sampling import probability_of, total_variation
 
 MOST_RISES = 4  # rises in a row are counted up to this many
 
@@ -29,7 +28,7 @@ class Looks:
 
 
 def growth(
-    looks: Looks, token_BW: Tensor, committed_BW: Tensor, stood_BW: Tensor
+    looks: Looks, token_BW: Tensor, committed_BW: Tensor, accepted_BW: Tensor
 ) -> dict[str, Tensor]:
     """Count committed tokens whose probability had grown: over their life, and at each of the last 1, 2, ... looks.
 
@@ -50,9 +49,9 @@ def growth(
         "grew_life": (seen_BW & (now_BW > probability_of(looks.first_BWV, token_BW))).sum(-1),
         "could_grow_N": (seen_BW[:, None] & old_enough_BHW).sum(-1),
         "grew_N": (seen_BW[:, None] & in_a_row_BHW).sum(-1),
-        "stood": (seen_BW & stood_BW).sum(-1),
-        "stood_grew": (seen_BW & stood_BW & rose_BW).sum(-1),
-        "drawn_grew": (seen_BW & ~stood_BW & rose_BW).sum(-1),
+        "stood": (seen_BW & accepted_BW).sum(-1),
+        "stood_grew": (seen_BW & accepted_BW & rose_BW).sum(-1),
+        "drawn_grew": (seen_BW & ~accepted_BW & rose_BW).sum(-1),
     }
 
 
@@ -77,7 +76,10 @@ def rises(looks: Looks, top_k: int) -> dict[str, Tensor]:
 
 
 def distances(
-    looks: Looks, prediction: Predictor, top_k: int, committed_BW: Tensor
+    looks: Looks,
+    candidates: Callable[[Tensor, Tensor, Tensor], Tensor],
+    top_k: int,
+    committed_BW: Tensor,
 ) -> dict[str, Tensor]:
     """Sum the total variation between this forward_pass and each candidate distribution made from the looks before it.
 
@@ -85,7 +87,7 @@ def distances(
     """
     last_BWT, top_BWT, older_BHWT = _at_the_top(looks, top_k)
     target_probs_BWT = looks.target_probs_BWV.gather(-1, top_BWT)
-    guess_BKWT = prediction(last_BWT, older_BHWT, looks.age_BW - 1)
+    guess_BKWT = candidates(last_BWT, older_BHWT, looks.age_BW - 1)
     # Below the top tokens every candidate is the last forward_pass itself.
     below_BW = total_variation(looks.past_BHWV[:, 0], looks.target_probs_BWV) - total_variation(
         last_BWT, target_probs_BWT
@@ -116,17 +118,18 @@ def _at_the_top(looks: Looks, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
 def tests(
     draft_probs_BWV: Tensor,
     target_probs_BWV: Tensor,
-    live_BW: Tensor,
-    drafted_B: Tensor,
-    accepted_B: Tensor,
+    is_draft_BW: Tensor,
+    tested_BW: Tensor,
+    accepted_BW: Tensor,
 ) -> dict[str, Tensor]:
     """Count drafts tested and accepted by their column, and sum the overlap of stored distribution and new distribution over all drafts there are."""
-    column_W = torch.arange(live_BW.shape[1], device=live_BW.device)
     return {
-        "tested_W": (column_W < drafted_B[:, None]).long(),
-        "accepted_W": (column_W < accepted_B[:, None]).long(),
-        "drafts_W": live_BW.long(),
-        "overlap_W": (1 - total_variation(draft_probs_BWV, target_probs_BWV)).where(live_BW, 0.0),
+        "tested_W": tested_BW.long(),
+        "accepted_W": accepted_BW.long(),
+        "drafts_W": is_draft_BW.long(),
+        "overlap_W": (1 - total_variation(draft_probs_BWV, target_probs_BWV)).where(
+            is_draft_BW, 0.0
+        ),
     }
 
 

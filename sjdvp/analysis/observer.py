@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,8 +15,8 @@ from sjdvp.analysis.candidates import candidates
 from sjdvp.analysis.iterations import MOST_RISES, Looks
 from sjdvp.analysis.metrics import Sums, sums_row
 from sjdvp.config import PredictionConfig, RunConfig
-from sjdvp.decode.state import State, Tally, columns, pick, sources
-from sjdvp.decode.step import Decoder
+from sjdvp.decode.decoder import Decoder
+from sjdvp.decode.state import State, columns, pick
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.loading import open_engines
 from sjdvp.jobs import ImageResult, JobQueue
@@ -36,9 +37,9 @@ class Observer:
         device: torch.device,
     ) -> None:
         self._decoder, self._top_k = decoder, prediction.top_k
-        self._candidates = candidates(prediction)
+        self._candidates = partial(candidates, prediction)
         shape = (decoder.window, decoder.layout.vocab_size)
-        depth = max(MOST_RISES, self._candidates.history_length) + 1
+        depth = max(MOST_RISES, prediction.history) + 1
         self._first_BWV = torch.zeros(batch_size, *shape, dtype=dtype, device=device)
         self._past_BHWV = torch.zeros(batch_size, depth, *shape, dtype=dtype, device=device)
         self._age_BW = torch.zeros(batch_size, decoder.window, dtype=torch.int64, device=device)
@@ -47,7 +48,7 @@ class Observer:
 
     def see(self, before: State, logits_BWV: Tensor, after: State) -> None:
         """Take in one step: the state it began with, the logits it was given, the state it led to."""
-        self._begin(before.step_B == 0)
+        self._begin(before.nfe_B == 0)
         decoder, layout = self._decoder, self._decoder.layout
         column_W = columns(decoder.window, logits_BWV.device)
         pos_BW = before.n_B[:, None] + column_W
@@ -58,27 +59,23 @@ class Observer:
         )
         n_new_B = after.n_B - before.n_B
         committed_BW = (column_W < n_new_B[:, None]) & open_BW
-        token_BW, stood_BW = (
-            after.tokens_BS.gather(1, pos_BW),
-            after.stood_BS.gather(1, pos_BW).bool(),
-        )
+        token_BW = after.tokens_BS.gather(1, pos_BW)
+        accepted_BW = committed_BW & after.accept_map_BS.gather(1, pos_BW)
         counts_BW = open_BW & (self._age_BW > 0)
         seen = Looks(target_probs_BWV, self._past_BHWV, self._first_BWV, self._age_BW, counts_BW)
         # A cut may strike a code that a relaxed decoder commits all the same; uncut, its likelihood is finite.
         uncut_BWV = to_probs(logits_BWV, forced_BW, replace(decoder.sampling, top_k=0, top_p=1.0))
-        drafted_B, accepted_B = (after.tally_BT - before.tally_BT)[
-            :, [Tally.DRAFTED, Tally.ACCEPTED]
-        ].unbind(-1)
+        is_draft_BW = open_BW & (column_W < decoder.window - 1)
         self._add(
-            iterations.growth(seen, token_BW, committed_BW, stood_BW)
+            iterations.growth(seen, token_BW, committed_BW, accepted_BW)
             | iterations.rises(seen, self._top_k)
             | iterations.distances(seen, self._candidates, self._top_k, committed_BW)
             | iterations.tests(
                 before.draft_probs_BWV,
                 target_probs_BWV,
-                open_BW & (column_W < decoder.window - 1),
-                drafted_B,
-                accepted_B,
+                is_draft_BW,
+                is_draft_BW & (column_W < n_new_B[:, None]),
+                accepted_BW,
             )
             | iterations.fidelity(uncut_BWV, token_BW, committed_BW)
         )
@@ -105,10 +102,10 @@ class Observer:
         first_BWV = torch.where((self._age_BW > 0)[..., None], self._first_BWV, target_probs_BWV)
         past_BHWV = torch.cat([target_probs_BWV[:, None], self._past_BHWV[:, :-1]], 1)
         window = self._decoder.window
-        source_BW = sources(window, n_new_B)
+        shift_BW = columns(window, target_probs_BWV.device) + n_new_B[:, None]
+        source_BW = shift_BW.clamp(max=window - 1)
         self._first_BWV, self._past_BHWV = pick(first_BWV, source_BW), pick(past_BHWV, source_BW, 2)
-        stays_BW = columns(window, target_probs_BWV.device) + n_new_B[:, None] < window
-        self._age_BW = torch.where(stays_BW, self._age_BW.gather(1, source_BW) + 1, 0)
+        self._age_BW = torch.where(shift_BW < window, self._age_BW.gather(1, source_BW) + 1, 0)
 
     def _end(self, done_B: Tensor, key_B: Tensor) -> None:
         for row in done_B.nonzero().flatten().tolist():

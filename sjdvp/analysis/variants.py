@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from sjdvp.compare import Resolve, Variant, plan_variants
 
-# The published rule alone: the adaptive choice would switch it off where it does not help.
-_PUBLISHED = {"prediction.kind": ["published"]}
 _AROUND = {  # one setting at a time, the others as they are
     "prediction.rises": ["1", "2", "3", "4"],
     "prediction.history": ["3", "4", "6", "8"],
@@ -19,7 +17,7 @@ def grid_variants(resolve: Resolve) -> tuple[Variant, ...]:
     """Return `sjd` with several windows, and `sjdvp` with N, L, decay, beta or window varied."""
     variants = plan_variants(["sjd"], _WINDOWS, resolve)
     for varied in ({}, _WINDOWS, *({key: values} for key, values in _AROUND.items())):
-        variants += plan_variants(["sjdvp"], {**_PUBLISHED, **varied}, resolve)
+        variants += plan_variants(["sjdvp"], varied, resolve)
     return variants
 
 

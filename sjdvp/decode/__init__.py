@@ -1,1 +1,1 @@
-"""The algorithm: drafting, verification prediction, verifying. Knows no model and no file."""
+"""Speculative Jacobi decoding: draft, verify, predict. Knows no model and no file."""

@@ -1,22 +1,57 @@
-"""From the names in a configuration to the parts of a decoder."""
+"""A decoder: the rules that a configuration names, put together."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from sjdvp.config import DecoderConfig, SamplingConfig
-from sjdvp.decode.draft import Coupled, Gumbel, Independent
-from sjdvp.decode.prediction import make_predictor
-from sjdvp.decode.relaxed import Gsd, Lantern
-from sjdvp.decode.step import Decoder
-from sjdvp.decode.verify import RejectionSampling, SameNoise
+from sjdvp.config import DecoderConfig, PredictionConfig, SamplingConfig
+from sjdvp.decode.draft import DRAFTERS, INITIALIZATIONS, Initialization, above
+from sjdvp.decode.prediction import n_compared, n_history, n_top
+from sjdvp.decode.state import State
+from sjdvp.decode.verify import make_verifier
 from sjdvp.interfaces import Drafter, ImageLayout, Verifier
 
-DRAFTERS: dict[str, type[Drafter]] = {
-    "independent": Independent,
-    "coupled": Coupled,
-    "gumbel": Gumbel,
-}
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """The rules of one decoder, and how logits become distributions."""
+
+    sampling: SamplingConfig
+    layout: ImageLayout
+    window: int
+    drafter: Drafter
+    verifier: Verifier
+    prediction: PredictionConfig
+    initialization: Initialization
+
+    def idle_state(self, batch_size: int, dtype: torch.dtype, device: torch.device) -> State:
+        """Allocate a state of idle slots; probabilities are stored in `dtype`."""
+        V, W, S = self.layout.vocab_size, self.window, self.layout.length
+        L, K = n_history(self.prediction), n_compared(self.prediction)
+        T = n_top(self.prediction, V) if K else 0
+        n_recent = max(W, self.layout.stride) if self.initialization is above else 0
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(batch_size, *shape, dtype=dtype, device=device)
+
+        return State(
+            key_B=zeros(),
+            n_B=zeros() + S,
+            nfe_B=zeros(),
+            tokens_BS=zeros(S + W),
+            accept_map_BS=zeros(S + W, dtype=torch.bool),
+            draft_BW=zeros(W),
+            draft_probs_BWV=zeros(W, V, dtype=dtype),
+            history_BLWV=zeros(L, W, V, dtype=dtype),
+            age_BW=zeros(W),
+            top_BWT=zeros(W, T),
+            predicted_BKWT=zeros(K, W, T, dtype=dtype),
+            error_BK=zeros(K, dtype=dtype),
+            recent_BAV=zeros(n_recent, V, dtype=dtype),
+            bad_B=zeros(dtype=torch.bool),
+        )
 
 
 def make_decoder(
@@ -28,28 +63,15 @@ def make_decoder(
 ) -> Decoder:
     """Build the decoder that a configuration describes, for images of a given layout.
 
-    `codebook` gives the code vectors [V, E], `neighbours` their nearest tokens [V, K]; only relaxed verifiers ask for them.
+    `codebook` returns the codebook vectors [V, E], `neighbours` the nearest tokens of each token
+    [V, M]; they are called for relaxed verifiers only.
     """
     return Decoder(
         sampling=sampling,
         layout=layout,
         window=config.width,
-        drafter=DRAFTERS[config.drafter](),
-        verifier=_verifier(config, codebook, neighbours),
-        prediction=make_predictor(config.prediction),
-        init=config.init,
-        rises=config.prediction.rises,
-        top_k=config.prediction.top_k,
+        drafter=DRAFTERS[config.drafter],
+        verifier=make_verifier(config, codebook, neighbours),
+        prediction=config.prediction,
+        initialization=INITIALIZATIONS[config.init],
     )
-
-
-def _verifier(
-    config: DecoderConfig,
-    codebook: Callable[[], Tensor],
-    neighbours: Callable[[Tensor, int], Tensor],
-) -> Verifier:
-    if config.verifier == "lantern":
-        return Lantern(config.relax, neighbours(codebook(), config.relax.neighbours))
-    if config.verifier == "gsd":
-        return Gsd(config.relax, codebook())
-    return SameNoise() if config.verifier == "same-noise" else RejectionSampling()

@@ -1,83 +1,190 @@
-"""The lossless verifiers: how many drafts of a window stand, and what follows them."""
+"""Verification: how many draft tokens of a window are accepted, and the token that follows them.
 
+`rejection_sampling` and `same_noise` are lossless. `Lantern` and `Gsd` are relaxed: they accept
+more draft tokens, and the output distribution is no longer exactly the model's. They replace only
+the test of a draft token; a coupled drafter keeps its drafts by the exact rule all the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
+from sjdvp.config import DecoderConfig, RelaxConfig
 from sjdvp.decode.state import take
-from sjdvp.interfaces import Verdict
+from sjdvp.interfaces import Verdict, Verifier
 from sjdvp.rng import Noise, Purpose
-from sjdvp.sampling import gumbel_sample, residual, sample
+from sjdvp.sampling import gumbel_sample, probability_of, residual, sample
 
 
-def prefix(keep_BW: Tensor) -> Tensor:
-    """Return the length of the run of True at the start of each row [B]."""
-    return keep_BW.long().cumprod(-1).sum(-1)
+def rejection_sampling(
+    target_probs_BWV: Tensor,
+    draft_probs_BWV: Tensor,
+    draft_BW: Tensor,
+    is_draft_BW: Tensor,
+    noise: Noise,
+) -> Verdict:
+    """Accept x with probability min(1, p(x)/q(x)), else sample (p - q)+ normalised.
+
+    Speculative sampling, arXiv 2211.17192. Where there is no draft token (the bonus token, or past
+    the end of the image) q counts as zero, so that p is sampled. See `sjdvp.interfaces.Verifier`.
+    """
+    u_BW = noise.uniform_BW(Purpose.ACCEPT)
+    p_BW = probability_of(target_probs_BWV, draft_BW)
+    q_BW = probability_of(draft_probs_BWV, draft_BW)
+    accepted_B = n_leading(is_draft_BW & (u_BW * q_BW < p_BW))
+    p_BV = take(target_probs_BWV, accepted_B)
+    return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, is_draft_BW, accepted_B, noise))
 
 
-def probability_of(target_probs_BWV: Tensor, token_BW: Tensor) -> Tensor:
-    """Return target_probs_BWV at the given tokens [B, W]."""
-    return target_probs_BWV.gather(-1, token_BW[..., None]).squeeze(-1)
+def same_noise(
+    target_probs_BWV: Tensor,
+    draft_probs_BWV: Tensor,
+    draft_BW: Tensor,
+    is_draft_BW: Tensor,
+    noise: Noise,
+) -> Verdict:
+    """Accept x where it is the model's own Gumbel-max sample with the position's fixed noise.
+
+    arXiv 2002.09928. The committed tokens are, token for token, the autoregressive sample of the
+    same seed, whatever was drafted; q is not used. See `sjdvp.interfaces.Verifier`.
+    """
+    V = target_probs_BWV.shape[-1]
+    token_BW = gumbel_sample(target_probs_BWV, noise.exponential_BWV(V))
+    accepted_B = n_leading(is_draft_BW & (token_BW == draft_BW))
+    return Verdict(accepted_B, take(token_BW, accepted_B))
 
 
-def resample(
-    p_BV: Tensor, draft_probs_BWV: Tensor, live_BW: Tensor, accepted_B: Tensor, noise: Noise
-) -> Tensor:
-    """Draw what follows the drafts that stand [B], from (p - q)+ normalised; where there was no draft, q counts as zero."""
-    q_BV = take(draft_probs_BWV, accepted_B) * take(live_BW, accepted_B)[:, None]
-    return sample(residual(p_BV, q_BV), take(noise.uniform_BW(Purpose.RESAMPLE), accepted_B))
+@dataclass(frozen=True)
+class Lantern:
+    """LANTERN (arXiv 2410.03355) and LANTERN++ (arXiv 2502.06352): neighbours lend probability.
 
-
-class RejectionSampling:
-    """Speculative sampling (arXiv 2211.17192): keep x with probability min(1, p(x)/q(x)), else draw from (p - q)+ normalised.
-
-    In a column without a draft (the bonus, or past the end of the image) q counts as zero, so the resample is a draw from p.
+    Accept x with probability min(1, (p(x) + lent)/q(x)). `lent` is the probability of the tokens
+    nearest to x, in order of distance, while their sum stays within the budget: delta, or
+    scale * p(x) when scale is above 0. On a rejection, x and the tokens that lent are set to zero
+    in p before (p - q)+ is sampled.
     """
 
-    lossless = True
+    config: RelaxConfig
+    neighbours_VM: Tensor  # the M nearest tokens of each token, nearest first, itself left out
 
     def __call__(
         self,
         target_probs_BWV: Tensor,
         draft_probs_BWV: Tensor,
         draft_BW: Tensor,
-        live_BW: Tensor,
+        is_draft_BW: Tensor,
         noise: Noise,
     ) -> Verdict:
         """See `sjdvp.interfaces.Verifier`."""
+        near_BWM = self.neighbours_VM[draft_BW]
+        near_p_BWM = target_probs_BWV.gather(-1, near_BWM)
+        p_BW = probability_of(target_probs_BWV, draft_BW)
+        delta_BW = torch.full_like(p_BW, self.config.delta)
+        budget_BW = self.config.scale * p_BW if self.config.scale > 0 else delta_BW
+        lends_BWM = near_p_BWM.cumsum(-1) <= budget_BW[..., None]
+        lent_BW = (near_p_BWM * lends_BWM).sum(-1)
         u_BW = noise.uniform_BW(Purpose.ACCEPT)
-        accepted_B = prefix(
-            live_BW
-            & (
-                u_BW * probability_of(draft_probs_BWV, draft_BW)
-                < probability_of(target_probs_BWV, draft_BW)
-            )
-        )
-        return Verdict(
-            accepted_B,
-            resample(
-                take(target_probs_BWV, accepted_B), draft_probs_BWV, live_BW, accepted_B, noise
-            ),
-        )
+        q_BW = probability_of(draft_probs_BWV, draft_BW)
+        accepted_B = n_leading(is_draft_BW & (u_BW * q_BW < p_BW + lent_BW))
+
+        p_BV = take(target_probs_BWV, accepted_B)
+        rest_BV = p_BV.scatter(1, take(draft_BW, accepted_B)[:, None], 0.0)
+        near_p_BM = take(near_p_BWM, accepted_B).masked_fill(take(lends_BWM, accepted_B), 0.0)
+        rest_BV = rest_BV.scatter(1, take(near_BWM, accepted_B), near_p_BM)
+        # Without a draft token, or with nothing left of p, p itself is sampled.
+        usable_B1 = take(is_draft_BW, accepted_B)[:, None] & (rest_BV.sum(-1, keepdim=True) > 0)
+        p_BV = torch.where(usable_B1, rest_BV, p_BV)
+        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, is_draft_BW, accepted_B, noise))
 
 
-class SameNoise:
-    """Keep x where it is what the model draws with the position's fixed noise (arXiv 2002.09928): argmax(log p + Gumbel).
+@dataclass(frozen=True)
+class Gsd:
+    """Grouped speculative decoding (GSD, arXiv 2508.07747): similar tokens are tested as one.
 
-    The committed tokens are, token for token, the plain autoregressive sample of the same seed, whatever was drafted.
+    Accept x with probability min(1, p(C)/q(C)). The cluster C holds x and those of the G tokens
+    around x in rank of p whose probability differs by less than `delta` and whose codebook vector
+    is nearer than `distance`. On a rejection, the plain (p - q)+ is sampled.
     """
 
-    lossless = True
+    config: RelaxConfig
+    codebook_VE: Tensor
 
     def __call__(
         self,
         target_probs_BWV: Tensor,
         draft_probs_BWV: Tensor,
         draft_BW: Tensor,
-        live_BW: Tensor,
+        is_draft_BW: Tensor,
         noise: Noise,
     ) -> Verdict:
-        """See `sjdvp.interfaces.Verifier`; the stored distributions are not needed."""
-        choice_BW = gumbel_sample(
-            target_probs_BWV, noise.exponential_BWV(target_probs_BWV.shape[-1])
+        """See `sjdvp.interfaces.Verifier`."""
+        p_BWG, token_BWG, is_token_BWG = self._group(target_probs_BWV, draft_BW)
+        is_x_BWG = token_BWG == draft_BW[..., None]
+        p_BW1 = probability_of(target_probs_BWV, draft_BW)[..., None]
+        apart_BWGE = self.codebook_VE[token_BWG] - self.codebook_VE[draft_BW][..., None, :]
+        is_similar_BWG = ((p_BWG - p_BW1).abs() < self.config.delta) & (
+            apart_BWGE.norm(dim=-1) < self.config.distance
         )
-        accepted_B = prefix(live_BW & (choice_BW == draft_BW))
-        return Verdict(accepted_B, take(choice_BW, accepted_B))
+        in_cluster_BWG = (is_similar_BWG | is_x_BWG) & is_token_BWG
+        p_BW = (p_BWG * in_cluster_BWG).sum(-1)
+        q_BW = (draft_probs_BWV.gather(-1, token_BWG) * in_cluster_BWG).sum(-1)
+        accepted_B = n_leading(is_draft_BW & (noise.uniform_BW(Purpose.ACCEPT) * q_BW < p_BW))
+        p_BV = take(target_probs_BWV, accepted_B)
+        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, is_draft_BW, accepted_B, noise))
+
+    def _group(self, probs_BWV: Tensor, token_BW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the tokens around `token_BW` in rank: probabilities, tokens, and which exist."""
+        sorted_BWV, by_rank_BWV = probs_BWV.sort(-1, descending=True)
+        is_token_BWV = by_rank_BWV == token_BW[..., None]
+        rank_BW1 = is_token_BWV.to(torch.int8).argmax(-1, keepdim=True)
+        half = self.config.group // 2
+        rank_BWG = rank_BW1 + torch.arange(-half, half + 1, device=rank_BW1.device)
+        inside_BWG = rank_BWG.clamp(0, probs_BWV.shape[-1] - 1)
+        exists_BWG = rank_BWG == inside_BWG
+        return sorted_BWV.gather(-1, inside_BWG), by_rank_BWV.gather(-1, inside_BWG), exists_BWG
+
+
+def n_leading(ok_BW: Tensor) -> Tensor:
+    """Return how many columns are True before the first False [B]."""
+    return ok_BW.long().cumprod(-1).sum(-1)
+
+
+def resample(
+    p_BV: Tensor, draft_probs_BWV: Tensor, is_draft_BW: Tensor, accepted_B: Tensor, noise: Noise
+) -> Tensor:
+    """Sample the token after the accepted ones from (p - q)+ normalised, int64 [B].
+
+    Where there is no draft token, q counts as zero.
+    """
+    q_BV = take(draft_probs_BWV, accepted_B) * take(is_draft_BW, accepted_B)[:, None]
+    return sample(residual(p_BV, q_BV), take(noise.uniform_BW(Purpose.RESAMPLE), accepted_B))
+
+
+def make_verifier(
+    config: DecoderConfig,
+    codebook: Callable[[], Tensor],
+    neighbours: Callable[[Tensor, int], Tensor],
+) -> Verifier:
+    """Build the verifier that a configuration names; see `sjdvp.decode.decoder.make_decoder`."""
+    if config.verifier == "lantern":
+        return Lantern(config.relax, neighbours(codebook(), config.relax.neighbours))
+    if config.verifier == "gsd":
+        return Gsd(config.relax, codebook())
+    return same_noise if config.verifier == "same-noise" else rejection_sampling
+
+
+def nearest(codebook_VE: Tensor, k: int, chunk: int = 1024) -> Tensor:
+    """Return the k tokens nearest to each token by codebook vector [V, min(k, V - 1)].
+
+    Nearest first, the token itself left out; ties go to the lower token.
+    """
+    vocab_size = len(codebook_VE)
+    found = []
+    for first in range(0, vocab_size, chunk):
+        part = codebook_VE[first : first + chunk]
+        distance = torch.cdist(part, codebook_VE, compute_mode="donot_use_mm_for_euclid_dist")
+        distance[torch.arange(len(part)), torch.arange(first, first + len(part))] = float("inf")
+        found.append(distance.sort(stable=True, dim=-1).indices[:, : min(k, vocab_size - 1)])
+    return torch.cat(found)

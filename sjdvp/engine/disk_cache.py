@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sjdvp.config import RunConfig
-from sjdvp.decode.relaxed import nearest
+from sjdvp.decode.verify import nearest
 from sjdvp.weights import called
 
 

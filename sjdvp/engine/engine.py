@@ -163,13 +163,8 @@ class Engine:
             error = ImageError("the model gave logits that are not finite", "try --dtype fp32")
             return _failed(sequence, error)
         state, layout, length = self.state, self.model.layout, self.model.layout.length
-        tally, commits = state.tally_BT[slot].tolist(), state.commits_BN[slot].tolist()
-        nfe, predicts = int(state.step_B[slot]), self.decoder.predicts
-        accepted_N = layout.image_tokens(state.stood_BS[slot, :length]).tolist()
-        stats = {
-            **decoding_stats(length, nfe, tally, commits, predicts=predicts),
-            "accept_map": "".join(map(str, accepted_N)),
-        }
+        accepted_S = state.accept_map_BS[slot, :length].cpu()
+        stats = decoding_stats(layout, self.decoder.window, accepted_S)
         tokens_N = layout.image_tokens(state.tokens_BS[slot, :length]).cpu()
         return _Finished(sequence, tokens_N, stats, None)
 

@@ -3,35 +3,40 @@
 import hashlib
 from typing import Any
 
-from sjdvp.decode.state import Tally
+import torch
+from torch import Tensor
+
 from sjdvp.errors import ImageError
+from sjdvp.interfaces import ImageLayout
 
 
-def decoding_stats(
-    n_positions: int, nfe: int, tally: list[float], commits: list[int], predicts: bool
-) -> dict[str, Any]:
-    """Return how the tokens of one image were decoded.
+def decoding_stats(layout: ImageLayout, window: int, accepted_S: Tensor) -> dict[str, Any]:
+    """Return how the tokens of one image were decoded, from which were accepted [S].
 
-    `accept_hist[k]` counts the forward passes that committed k tokens. `prediction` is null without
-    verification prediction; its rates are over tokens that an earlier forward pass had seen.
+    Each iteration commits accepted tokens and one more, which ends it; only the last may lack it.
+    So the acceptance map holds every count: NFE, tokens committed by each iteration (`accept_hist[k]`
+    counts those of k tokens), draft tokens tested. Forced tokens do not count as drafted.
     """
-    drafted, accepted = int(tally[Tally.DRAFTED]), int(tally[Tally.ACCEPTED])
-    seen = tally[Tally.LOOKED]
-    prediction = {
-        "growth_rate": _ratio(tally[Tally.GREW], seen),
-        "rise_again_rate": _ratio(tally[Tally.ROSE_AGAIN], tally[Tally.ROSE]),
-        "tv_plain": _ratio(tally[Tally.TV_PLAIN], seen),
-        "tv_predicted": _ratio(tally[Tally.TV_PREDICTED], seen),
-    }
+    is_forced = layout.forced_at(torch.arange(layout.length)).tolist()
+    is_accepted = accepted_S.tolist()
+    hist, drafted, size = [0] * (window + 1), 0, 0
+    for position in range(1, layout.length):  # position 0 is sampled from the prefill
+        size += 1
+        drafted += size < window and not is_forced[position]  # the last of W is the bonus token
+        if not is_accepted[position] or position == layout.length - 1:
+            hist[size] += 1
+            size = 0
+    accept_map = layout.image_tokens(accepted_S.int()).tolist()
+    nfe, accepted = sum(hist), sum(accept_map)
     return {
         "nfe": nfe,
-        "image_tokens": n_positions,
-        "tokens_per_nfe": _ratio(n_positions, nfe),
+        "image_tokens": layout.length,
+        "tokens_per_nfe": _ratio(layout.length, nfe),
         "drafted": drafted,
         "accepted": accepted,
         "accept_rate": _ratio(accepted, drafted),
-        "accept_hist": commits,
-        "prediction": prediction if predicts else None,
+        "accept_hist": hist,
+        "accept_map": "".join(map(str, accept_map)),
     }
 
 

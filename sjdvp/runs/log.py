@@ -58,7 +58,6 @@ KEYS = tuple(
         "accept_rate",
         "accept_hist",
         "accept_map",
-        "prediction",
         "latency_s",
         "prefill_s",
         "decode_s",

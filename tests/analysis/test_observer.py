@@ -11,11 +11,9 @@ from sjdvp import rng
 from sjdvp.analysis.metrics import CANDIDATES, change, find
 from sjdvp.analysis.observer import Observer
 from sjdvp.config import PredictionConfig, SamplingConfig
-from sjdvp.decode.state import Tally
 from sjdvp.decode.step import decode_step
 from sjdvp.sampling import to_probs
-from tests.decode.table import TableModel, run
-from tests.decode.test_exactness import decoder
+from tests.decode.helpers import TableModel, decoder, run
 
 S = 9
 MODEL = TableModel(vocab_size=3, forced=[i % 4 == 3 for i in range(S)], stride=4, sharpness=1.0)
@@ -34,20 +32,19 @@ class Slow:
 
     def see(self, the_decoder, before, logits, after) -> None:
         for row in range(len(before.n_B)):
-            if before.step_B[row] == 0:
+            if before.nfe_B[row] == 0:
                 self.lives = defaultdict(
                     list, {key: life for key, life in self.lives.items() if key[0] != row}
                 )
             n, n_after = int(before.n_B[row]), int(after.n_B[row])
-            tested, stood = (after.tally_BT - before.tally_BT)[
-                row, [Tally.DRAFTED, Tally.ACCEPTED]
-            ].tolist()
             for w in range(the_decoder.window if n < S else 0):
                 if n + w >= S:
                     break
-                self.sums["tested", w] += w < tested
-                self.sums["accepted", w] += w < stood
                 if not MODEL.forced[n + w]:
+                    committed = n + w < n_after
+                    is_draft = w < the_decoder.window - 1
+                    self.sums["tested", w] += committed and is_draft
+                    self.sums["accepted", w] += committed and bool(after.accept_map_BS[row, n + w])
                     distribution = to_probs(
                         logits[row : row + 1, w : w + 1],
                         torch.tensor([[False]]),
@@ -59,7 +56,7 @@ class Slow:
                         distribution,
                         w,
                         code,
-                        bool(after.stood_BS[row, n + w]),
+                        bool(after.accept_map_BS[row, n + w]),
                     )
                     if w < the_decoder.window - 1:
                         q = before.draft_probs_BWV[row, w].tolist()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sjdvp.config import PredictionConfig
-from sjdvp.decode.prediction import Growth, History, make_predictor, rising
+from sjdvp.decode.prediction import momentum, n_compared, predictions, published, rising
 
 B, W, T, L = 3, 4, 6, 4
 
@@ -32,9 +32,9 @@ def slow(p, past, age, c, rule):
             n = int(age[b, w])
             weights = [c.decay**lag for lag in range(n)]
             tilted = []
-            for code in range(T):
-                now = float(p[b, w, code])
-                seen = [float(past[b, lag, w, code]) for lag in range(n)]
+            for token in range(T):
+                now = float(p[b, w, token])
+                seen = [float(past[b, lag, w, token]) for lag in range(n)]
                 gain = rule(now, seen, weights, c)
                 tilted.append(now * math.exp(max(-c.clip, min(c.clip, gain))))
             result[b, w] = torch.tensor(tilted) * float(p[b, w].sum()) / sum(tilted)
@@ -60,18 +60,16 @@ def history(now, seen, weights, c):
 
 
 @pytest.mark.parametrize("rises", [1, 2, 3])
-def test_growth_is_its_formula(distributions, rises):
+def test_published_is_its_formula(distributions, rises):
     c = PredictionConfig(kind="published", rises=rises, history=L, beta=1.3, decay=0.6, clip=0.8)
-    assert torch.allclose(
-        Growth(c, (c.beta,))(*distributions)[:, 0], slow(*distributions, c, growth)
-    )
+    found = published(c, (c.beta,), *distributions)[:, 0]
+    assert torch.allclose(found, slow(*distributions, c, growth))
 
 
-def test_history_is_its_formula(distributions):
+def test_momentum_is_its_formula(distributions):
     c = PredictionConfig(kind="momentum", history=L, momentum=-0.4, decay=0.6)
-    assert torch.allclose(
-        History(c, (c.momentum,))(*distributions)[:, 0], slow(*distributions, c, history)
-    )
+    found = momentum(c, (c.momentum,), *distributions)[:, 0]
+    assert torch.allclose(found, slow(*distributions, c, history))
 
 
 def test_rising_needs_a_history_long_enough(distributions):
@@ -85,16 +83,14 @@ def test_prediction_keeps_the_mass_and_the_support(distributions, kind):
     p, past, age = distributions
     p = p.clone()
     p[0, 3, 2] = 0
-    candidates = make_predictor(PredictionConfig(kind=kind, rises=1))(p, past, age)
-    assert torch.allclose(candidates.sum(-1), p.sum(-1)[:, None].expand_as(candidates.sum(-1)))
-    assert (
-        candidates[:, :, 0, :][0] == p[0, 0]
-    ).all()  # a position without a past keeps its distribution
-    assert (candidates[0, :, 3, 2] == 0).all() and (candidates >= 0).all()
+    found = predictions(PredictionConfig(kind=kind, rises=1), p, past, age)
+    assert torch.allclose(found.sum(-1), p.sum(-1)[:, None].expand_as(found.sum(-1)))
+    assert (found[0, :, 0] == p[0, 0]).all()  # a position without a history keeps its distribution
+    assert (found[0, :, 3, 2] == 0).all() and (found >= 0).all()
 
 
-def test_adaptive_offers_the_plain_probs_first(distributions):
-    prediction = make_predictor(PredictionConfig(kind="adaptive"))
-    assert prediction.n_predictions == 5 and torch.equal(
-        prediction(*distributions)[:, 0], distributions[0]
-    )
+def test_adaptive_compares_the_plain_distribution_first(distributions):
+    config = PredictionConfig(kind="adaptive")
+    found = predictions(config, *distributions)
+    assert found.shape[1] == n_compared(config) == 5
+    assert torch.equal(found[:, 0], distributions[0])

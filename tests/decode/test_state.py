@@ -4,13 +4,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sjdvp.decode.state import pick, sources
+from sjdvp.decode.state import columns, pick
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 3))
 def test_a_window_moves_forward(by, window, history_length):
     by_B = torch.tensor([min(n, window) for n in by])
-    source_BW = sources(window, by_B)
+    shift_BW = columns(window, by_B.device) + by_B[:, None]
+    source_BW = shift_BW.clamp(max=window - 1)
     t_BLWV = torch.randn(len(by), history_length, window, 3)
     moved_BLWV = pick(t_BLWV, source_BW, 2)
     assert moved_BLWV.shape == t_BLWV.shape

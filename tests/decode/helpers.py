@@ -1,4 +1,4 @@
-"""An autoregressive model small enough to enumerate: a table of random logits, one line for each prefix."""
+"""Models made of a table of random logits, a loop that decodes with them, and the decoders."""
 
 import itertools
 from collections.abc import Callable
@@ -9,9 +9,11 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from sjdvp import rng
-from sjdvp.config import SamplingConfig
+from sjdvp.config import DecoderConfig, PredictionConfig, RelaxConfig, SamplingConfig
+from sjdvp.decode.decoder import Decoder, make_decoder
 from sjdvp.decode.state import State
-from sjdvp.decode.step import Decoder, admit, decode_step, window_input
+from sjdvp.decode.step import admit, decode_step, window_input
+from sjdvp.decode.verify import nearest
 from sjdvp.interfaces import ImageLayout
 from sjdvp.sampling import to_probs
 
@@ -33,6 +35,8 @@ class TableLayout(ImageLayout):
 
 @dataclass
 class TableModel:
+    """A model small enough to enumerate: one line of logits for each prefix."""
+
     vocab_size: int
     forced: list[bool]
     stride: int
@@ -59,7 +63,7 @@ class TableModel:
         return self.table[offset + (sequences * weight * inside).sum(-1)]
 
     def window_logits(self, state: State, window: int) -> Tensor:
-        """What a forward over the window gives; past the end of the image, whatever."""
+        """What a forward pass over the window gives; past the end of the image, whatever."""
         S = len(self.forced)
         tokens_BW, pos_BW = window_input(state, window)
         out = []
@@ -113,7 +117,7 @@ def run(
             if done[row] and occupied[row] is not None:
                 images[occupied[row]], nfe[occupied[row]] = (
                     state.tokens_BS[row, :S],
-                    state.step_B[row],
+                    state.nfe_B[row],
                 )
                 occupied[row] = None
         rows = [row for row in range(batch_size) if occupied[row] is None][: len(waiting)]
@@ -146,3 +150,41 @@ def p_value(model: TableModel, decoder: Decoder, n: int, seed: int, step=decode_
     if wanted[-1] == 0:
         seen, wanted = seen[:-1], wanted[:-1]
     return float(chisquare(seen.numpy(), (wanted / wanted.sum() * n).numpy()).pvalue)
+
+
+SMALL = TableModel(vocab_size=3, forced=[False, False, True, False, False, True, False], stride=3)
+DRAFTERS = ("independent", "coupled", "gumbel")
+INITIALIZATIONS = ("uniform", "above", "left", "repeat")
+PREDICTIONS = ("none", "published", "momentum", "adaptive")
+COMBINATIONS = list(itertools.product(DRAFTERS, INITIALIZATIONS, PREDICTIONS))
+SAMPLING = SamplingConfig(temperature=0.9)
+RELAXED = RelaxConfig(neighbours=1, delta=0.4, group=3, distance=0.5)
+
+
+def decoder(
+    drafter="independent",
+    init="uniform",
+    prediction="none",
+    window=3,
+    verifier="rejection",
+    sampling=SAMPLING,
+    model=SMALL,
+):
+    # One rise and a short history, so that the prediction acts within images this small.
+    predict = PredictionConfig(
+        kind=prediction, rises=1, history=2, beta=2.0, momentum=-0.5, top_k=0
+    )
+    config = DecoderConfig(
+        drafter=drafter,
+        verifier=verifier,
+        init=init,
+        window=window,
+        prediction=predict,
+        relax=RELAXED,
+    )
+    return make_decoder(config, sampling, model.layout, codebook, nearest)
+
+
+def codebook():
+    """Three tokens on a line."""
+    return torch.tensor([[0.0], [0.3], [1.0]])

@@ -5,8 +5,7 @@ import torch
 
 from sjdvp import rng
 from sjdvp.config import RelaxConfig
-from sjdvp.decode.relaxed import Gsd, Lantern, nearest
-from sjdvp.decode.verify import RejectionSampling
+from sjdvp.decode.verify import Gsd, Lantern, nearest, rejection_sampling
 from sjdvp.engine.disk_cache import cached_neighbours
 from sjdvp.rng import Noise, Purpose
 
@@ -89,7 +88,7 @@ def test_gsd_follows_its_rule(case):
 ])  # fmt: skip
 def test_with_nothing_to_borrow_they_are_exact(case, relaxed):
     *tensors, codebook = case
-    mine, exact = relaxed(codebook)(*tensors), RejectionSampling()(*tensors)
+    mine, exact = relaxed(codebook)(*tensors), rejection_sampling(*tensors)
     assert torch.equal(mine.accepted_B, exact.accepted_B) and torch.equal(
         mine.token_B, exact.token_B
     )
