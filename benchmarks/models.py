@@ -10,12 +10,12 @@ from benchmarks.ours import OurLoop
 from benchmarks.processors import Vocabulary
 from benchmarks.published import PublishedLoop
 from sjdvp.models import open_model
-from sjdvp.models.random_weights import Shape, open_stand_in
+from sjdvp.models.random_weights import ModelShape, open_random_model
 from sjdvp.profiles import resolve
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary()
-LARGE = Shape(
+LARGE = ModelShape(
     18, 1024, 2816, 16, 16, len(VOCABULARY.tokens)
 )  # 231 M in the layers; 365 M with table and head of the vocabulary
 SIDE = 32  # tokens in a row, and rows, of its images
@@ -48,7 +48,7 @@ def large_config(decoder, window):
 
 @cache
 def large_model(dtype):
-    return open_stand_in(LARGE, large_config("sjd", 1), CPU, dtype)
+    return open_random_model(LARGE, large_config("sjd", 1), CPU, dtype)
 
 
 def large(dtype, window):

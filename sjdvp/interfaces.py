@@ -109,7 +109,7 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PromptRow:
+class PromptBranch:
     """One branch of a prompt: embeddings at positions 0..P-1, and which may be attended, bool."""
 
     embeds_PD: Tensor
@@ -117,13 +117,13 @@ class PromptRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class EncodedPrompt:
     """A prompt ready for prefill.
 
-    `uncond` is the other branch of guidance, with a length and positions of its own.
+    `uncond` is the other branch of CFG, with its own length and positions.
     """
 
-    cond: PromptRow
-    uncond: PromptRow
+    cond: PromptBranch
+    uncond: PromptBranch
     n_tokens: int
     truncated: bool

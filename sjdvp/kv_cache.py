@@ -1,8 +1,8 @@
-"""Keys and values addressed per row: every row is at its own place, and rolling back means not advancing.
+"""A KV cache in which every sequence is at its own position; rolling back means not advancing.
 
-A slot is the position of a token in its row. Stale slots (drafts that were rejected) are hidden by the attention mask, because
-they lie after the querying token, and overwritten when decoding gets there. Built on transformers' static cache layer, whose own
-update knows only one length for all rows.
+A slot holds the keys and values of one token of a sequence. Slots of rejected drafts lie after the
+query, so the attention mask hides them, and they are overwritten when decoding gets there. Built on
+transformers' static cache layer, whose own update has one length for all sequences.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,10 @@ _ALIGNED = 8
 
 
 def aligned(kv_length: int) -> int:
-    """Return how many slots to allocate for `kv_length`: attention on a GPU copies a mask whose rows are no multiple of 8 long."""
+    """Return how many slots to allocate for `kv_length`, a multiple of 8.
+
+    Attention on a GPU copies a mask whose rows have another length.
+    """
     return -(-kv_length // _ALIGNED) * _ALIGNED
 
 
@@ -31,9 +34,12 @@ class _KVLayer(StaticLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write keys and values [R, heads, W, head size] at the owner's slots; return the first `n_read` slots of the buffers."""
-        # Not by scatter_: in 16 bits on a CPU that copies the whole buffer (7B shapes: 54 ms a call instead of 0.1).
-        where = self._row_R1, self._owner.slots_RW.to(key_states.device)
+        """Write keys and values [R, heads, W, head size] at the owner's slots.
+
+        Returns the first `n_read` slots of the buffers.
+        """
+        # Not by scatter_: in 16 bits on a CPU that copies the whole buffer (7B: 54 ms, not 0.1).
+        where = self._sequence_R1, self._owner.slots_RW.to(key_states.device)
         self.keys.transpose(1, 2).index_put_(where, key_states.transpose(1, 2))
         self.values.transpose(1, 2).index_put_(where, value_states.transpose(1, 2))
         n_read = self._owner.n_read
@@ -47,10 +53,10 @@ class _KVLayer(StaticLayer):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Make the buffers."""
+        """Allocate the buffers."""
         example = torch.zeros(n_sequences, n_heads, 1, head_size, dtype=dtype, device=device)
         self.lazy_initialization(example, example)
-        self._row_R1 = torch.arange(n_sequences, device=device)[:, None]
+        self._sequence_R1 = torch.arange(n_sequences, device=device)[:, None]
 
     def get_seq_length(self) -> int:
         return 0
@@ -62,7 +68,7 @@ class _KVLayer(StaticLayer):
 class KVCache(Cache):
     """Preallocated keys and values [layers][R, heads, C, head size], each layer's on its device.
 
-    `slots_RW` says where the next update writes, `n_read` how far it reads.
+    The next update writes at `slots_RW`; attention reads the first `n_read` slots.
     """
 
     def __init__(
@@ -81,9 +87,9 @@ class KVCache(Cache):
         for layer, device in zip(self.kv_layers, devices, strict=True):
             layer.allocate(n_sequences, n_heads, head_size, dtype, device)
 
-    def copy_sequences(self, rows: list[int], other: "KVCache") -> None:
-        """Overwrite the first slots of `rows` with the rows of a shorter cache."""
+    def copy_sequences(self, sequences: list[int], other: "KVCache") -> None:
+        """Overwrite the first slots of `sequences` with those of a shorter cache."""
         for mine, theirs in zip(self.kv_layers, other.kv_layers, strict=True):
             kv_length = theirs.keys.shape[2]
-            mine.keys[rows, :, :kv_length] = theirs.keys
-            mine.values[rows, :, :kv_length] = theirs.values
+            mine.keys[sequences, :, :kv_length] = theirs.keys
+            mine.values[sequences, :, :kv_length] = theirs.values

@@ -1,7 +1,7 @@
 """Where weights are: a local folder or file, or a hub id. Imports no torch.
 
-A hub id is `owner/name`, with `@revision` after it and `/path/in/the/repository` at its end where one file is meant. Downloads go
-through huggingface_hub, which keeps to HF_HOME and HF_HUB_OFFLINE.
+A hub id is `owner/name`, then `@revision` and `/path/in/the/repository` where they are needed.
+Downloads go through huggingface_hub, which obeys HF_HOME and HF_HUB_OFFLINE.
 """
 
 import functools
@@ -31,19 +31,15 @@ _SNAPSHOT = re.compile(
 )
 SUFFIXES = frozenset({".safetensors", ".pt", ".pth", ".bin", ".ckpt"})
 _WANTED = ["*.json", "*.safetensors", "*.tiktoken", "*_tokens.txt"]
-_PICKLES = [
-    "*.bin",
-    "*.pth",
-    "*.ckpt",
-]  # only where a repository has nothing better: many hold both
+_PICKLES = ["*.bin", "*.pth", "*.ckpt"]  # where a repository has no safetensors; many hold both
 _OFFLINE = "HF_HUB_OFFLINE"
-_PATIENCE_S = 10  # with a hub that does not answer
+_TIMEOUT_S = 10  # of the request whether the hub answers
 _cache_alone: ContextVar[bool] = ContextVar("cache_alone", default=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Weights on this machine: where, what to call them in a log, and the hub revision they came from."""
+    """Weights on this machine: their path, their name in a log, and their hub revision."""
 
     path: Path
     name: str
@@ -51,13 +47,14 @@ class Located:
 
 
 def locate(spec: str | None, revision: str | None = None, setting: str = "model.path") -> Located:
-    """Return where the weights that `spec` names are, after downloading them if need be.
+    """Return the weights that `spec` names; download them if they are not on this machine.
 
-    Raises WeightsError when they are not there: it names what was asked, the places looked in, and the command that fetches it.
+    Raises WeightsError when there are none: it names the places searched and the command that
+    downloads them.
     """
     if not spec:
         raise WeightsError(
-            "no weights are named", f"give --model FOLDER or a hub id (the setting {setting})"
+            "no weights are given", f"give --model FOLDER or a hub id (the setting {setting})"
         )
     path = Path(spec).expanduser()
     if path.exists():
@@ -78,11 +75,12 @@ def locate(spec: str | None, revision: str | None = None, setting: str = "model.
 
 
 def pin(model: ModelConfig) -> ModelConfig:
-    """Return the settings with every hub id replaced by the path of its files here, and the revision found.
+    """Return the settings with hub ids replaced by local paths, and with the revision found.
 
-    The parent of a run does this once; its workers then open paths, and never the network. Raises WeightsError when the weights
-    or the text encoder are not there. A tokenizer or pixel decoder out of reach is left as it is named: the weights' own folder
-    may hold one, and whoever opens the model says so if not.
+    The parent of a run does this once; its workers then open paths, never the network. Raises
+    WeightsError when the weights or the text encoder are missing. A tokenizer or VQ decoder that
+    cannot be had keeps its hub id: the weights' own folder may hold one, and opening the model
+    fails if not.
     """
     if model.path is None:
         return model
@@ -104,31 +102,31 @@ def _path_if_reachable(spec: str, setting: str) -> str:
 
 
 def find_file(weights: Located, names: Iterable[str], other: str | None, setting: str) -> Path:
-    """Return the first of the files `names` that lies in the weights' folder, or where the setting `other` says.
+    """Return the first of the files `names` in the weights' folder, or at `other`, the setting.
 
-    A file or folder of the user's own, named by the setting, comes first: a hub id, as profiles name it, is for weights that come
-    without. Raises WeightsError that lists the places looked in.
+    A local file or folder of the setting comes first; a hub id, as in profiles, last: it is for
+    weights that come without the file. Raises WeightsError with the places searched.
     """
     folder = weights.path if weights.path.is_dir() else weights.path.parent
-    places = [folder / name for name in names]
+    paths = [folder / name for name in names]
     if other is not None and Path(other).expanduser().exists() and not _SNAPSHOT.search(other):
-        places = []
-    found = next((place for place in places if place.is_file()), None)
+        paths = []
+    found = next((path for path in paths if path.is_file()), None)
     if found is None and other is not None:
-        path = locate(other, setting=setting).path
-        places += [path / name for name in names] if path.is_dir() else [path]
-        found = next((place for place in places if place.is_file()), None)
+        given = locate(other, setting=setting).path
+        paths += [given / name for name in names] if given.is_dir() else [given]
+        found = next((path for path in paths if path.is_file()), None)
     if found is None:
-        looked = ", ".join(str(place) for place in places)
+        searched = ", ".join(str(path) for path in paths)
         raise WeightsError(
-            f"{setting} is needed and was not found; looked for {looked}",
+            f"no file for {setting}; looked for {searched}",
             f"give --set {setting}=FILE or a hub id",
         )
     return found
 
 
 def called(spec: str | None) -> str | None:
-    """Return what the weights that `spec` names are called wherever they lie: the hub id of files in the hub's cache."""
+    """Return the name of the weights at `spec`: the hub id of files in the hub's cache."""
     return _local(Path(spec), None).name if spec and _SNAPSHOT.search(spec) else spec
 
 
@@ -144,7 +142,7 @@ def _local(path: Path, revision: str | None) -> Located:
 def _download(
     repo: str, revision: str | None, file: str | None, as_path: Path, *, weights: bool
 ) -> Located:
-    """Return where a repository, or a file of it, lies in the hub's cache; `weights` says that a model must be in it."""
+    """Return a repository or its file in the hub's cache; with `weights` it must hold a model."""
     away = _why_not_asked()
     missing, reason = file, away
     try:
@@ -180,14 +178,15 @@ def _download(
         ]
     )
     raise WeightsError(
-        f"{asked} is not here and could not be fetched ({reason}): looked for {as_path} and in the cache {HF_HUB_CACHE}",
-        f"fetch it where there is a network: {command}",
+        f"{asked} is not on this machine and could not be downloaded ({reason}): "
+        f"looked for {as_path} and in the cache {HF_HUB_CACHE}",
+        f"download it where there is a network: {command}",
     )
 
 
 @contextmanager
 def without_hub() -> Iterator[None]:
-    """Look in the cache alone while the context lasts."""
+    """Use only the cache inside this context."""
     forbidden = _cache_alone.set(True)
     try:
         yield
@@ -198,7 +197,7 @@ def without_hub() -> Iterator[None]:
 def _why_not_asked() -> str:
     """Return why the hub is not asked, or ""."""
     if _cache_alone.get():
-        return "only the cache was looked at"
+        return "only the cache was searched"
     if os.environ.get(_OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE"):
         return f"the hub is not asked, {_OFFLINE} is set"
     return _silence()
@@ -208,11 +207,11 @@ def _why_not_asked() -> str:
 def _silence() -> str:
     """Return how the hub fails to answer, or "" when it answers.
 
-    Found out by one short request: with a network that is up and answers nothing, the library's own calls take many minutes.
+    One short request finds out: without an answer the library's own calls take many minutes.
     """
     try:
         urllib.request.urlopen(
-            urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_PATIENCE_S
+            urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_TIMEOUT_S
         ).close()
     except HTTPError:
         return ""  # an answer
@@ -222,7 +221,7 @@ def _silence() -> str:
 
 
 def _missing(folder: Path) -> str | None:
-    """Return what a snapshot lacks of its model: a file that its index names, or all weights. One tokenizer may be all it holds."""
+    """Return what a snapshot lacks of its model: a file that its index names, or all weights."""
     for index in folder.glob("*.index.json"):
         named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         absent = next((name for name in named if not (folder / name).is_file()), None)

@@ -124,7 +124,7 @@ def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> 
     from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
     from sjdvp.engine.loading import load_model
     from sjdvp.engine.oom import must_fit
-    from sjdvp.models.random_weights import open_stand_in, shape_of, tiny
+    from sjdvp.models.random_weights import open_random_model, shape_of, tiny
 
     if random_weights is None:
         return load_model(config)
@@ -137,7 +137,7 @@ def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> 
     use_device(device)
     with must_fit("the weights", device):
         dtype = pick_dtype(config.model.dtype, device)
-        model = open_stand_in(
+        model = open_random_model(
             tiny(shape) if random_weights == "tiny" else shape, config, device, dtype
         )
     use_few_threads(model)

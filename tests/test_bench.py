@@ -16,7 +16,7 @@ from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.memory import free_bytes, kv_cache_bytes, largest_batch
 from sjdvp.errors import ConfigError
-from sjdvp.models.random_weights import SHAPES, open_stand_in, shape_of, tiny
+from sjdvp.models.random_weights import SHAPES, open_random_model, shape_of, tiny
 from sjdvp.profiles import list_profiles, resolve
 from sjdvp_cli.bench import read_numbers
 
@@ -29,12 +29,12 @@ PROMISED = {
 
 def stand_in(decoder="sjd", window=4):
     config = resolve("emoji", {"decoder.preset": decoder, "decoder.window": str(window)}).config
-    return open_stand_in(tiny(shape_of("emoji")), config, CPU, torch.float32), config
+    return open_random_model(tiny(shape_of("emoji")), config, CPU, torch.float32), config
 
 
 def test_every_profile_has_a_shape():
     assert all(shape_of(profile.name) in SHAPES.values() for profile in list_profiles({}))
-    with pytest.raises(ConfigError, match="not known"):
+    with pytest.raises(ConfigError, match="unknown"):
         shape_of("unheard-of")
 
 

@@ -81,7 +81,7 @@ def test_what_is_missing_is_named_with_the_command_that_fetches_it(hub: Path) ->
     with pytest.raises(WeightsError) as caught:
         weights.locate("owner/other@v2/big.pt", setting="model.vq_decoder")
     assert caught.value.exit_code == 2
-    assert "big.pt of owner/other is not here" in str(caught.value)
+    assert "big.pt of owner/other is not on this machine" in str(caught.value)
     assert str(weights.HF_HUB_CACHE) in str(caught.value)
     assert caught.value.hint.endswith("hf download owner/other big.pt --revision v2")
 
@@ -91,11 +91,11 @@ def test_a_snapshot_that_lacks_files_names_the_first(hub: Path) -> None:
     (hub / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "two.safetensors", "b": "one.safetensors"}})
     )
-    with pytest.raises(WeightsError, match=r"one\.safetensors of owner/name is not here"):
+    with pytest.raises(WeightsError, match=r"one\.safetensors of owner/name is not on this machine"):
         weights.locate("owner/name")
     for file in ("model.safetensors.index.json", "model.safetensors", "part/vq.ckpt"):
         (hub / file).unlink()
-    with pytest.raises(WeightsError, match="the weights of owner/name is not here"):
+    with pytest.raises(WeightsError, match="the weights of owner/name is not on this machine"):
         weights.locate("owner/name")
     assert weights.locate("owner/name", setting="model.tokenizer").path == hub
 
@@ -108,7 +108,7 @@ def test_weights_are_called_the_same_wherever_they_lie(hub: Path) -> None:
 def test_a_hub_that_does_not_answer_costs_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(weights, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setattr(weights, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(weights, "_TIMEOUT_S", 0.1)
         weights._silence.cache_clear()
         assert "does not answer: timed out" in weights._silence()
     weights._silence.cache_clear()

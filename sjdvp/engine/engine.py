@@ -26,7 +26,7 @@ from sjdvp.engine.metrics import decoding_stats, error_fields, token_digest
 from sjdvp.engine.model_runner import ModelRunner
 from sjdvp.engine.scheduler import ImageSequence, Slots, next_jobs
 from sjdvp.errors import ImageError, PromptError
-from sjdvp.interfaces import Prompt
+from sjdvp.interfaces import EncodedPrompt
 from sjdvp.jobs import ImageResult, Job, JobQueue
 from sjdvp.models.base import ImageModel
 
@@ -113,7 +113,7 @@ class Engine:
         self._slots.assign(slot, sequence)
         return None
 
-    def _prompt(self, job: Job, sequence: ImageSequence) -> Prompt:
+    def _prompt(self, job: Job, sequence: ImageSequence) -> EncodedPrompt:
         try:
             prompt = self.model.prompt(job.prompt)
         except PromptError as error:  # a class that does not exist, for example

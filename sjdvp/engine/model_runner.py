@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sjdvp.interfaces import Prompt, PromptRow
+from sjdvp.interfaces import EncodedPrompt, PromptBranch
 from sjdvp.kv_cache import aligned
 from sjdvp.models.base import ImageModel
 from sjdvp.sampling import apply_cfg
@@ -46,7 +46,7 @@ class ModelRunner:
         self._visible_RC = torch.ones(n_sequences, kv_length, dtype=torch.bool, device=device)
         self._slot_C = torch.arange(kv_length, device=device)
 
-    def prefill(self, slot: int, prompt: Prompt) -> Tensor:
+    def prefill(self, slot: int, prompt: EncodedPrompt) -> Tensor:
         """Fill the cache of a batch slot with a prompt; return the logits of position 0 [1, V]."""
         branches = (prompt.cond, prompt.uncond)[: self.n_branches]
         sequences = [slot + branch * self.batch_size for branch in range(self.n_branches)]
@@ -101,11 +101,11 @@ def _buckets(kv_length: int, device: torch.device, dtype: torch.dtype) -> tuple[
     return tuple(min(end, kv_length) for end in range(spacing, kv_length + spacing, spacing))
 
 
-def _padded_embeds(branch: PromptRow, n_prompt: int) -> Tensor:
+def _padded_embeds(branch: PromptBranch, n_prompt: int) -> Tensor:
     return pad(branch.embeds_PD, (0, 0, 0, n_prompt - len(branch.embeds_PD)))
 
 
-def _padded_visible(branch: PromptRow, n_prompt: int) -> Tensor:
+def _padded_visible(branch: PromptBranch, n_prompt: int) -> Tensor:
     # Padding lies after every query whose result is read, so it need not be hidden.
     return pad(branch.visible_P, (0, n_prompt - len(branch.visible_P)), value=True)
 

@@ -1,4 +1,4 @@
-"""The models. One file a family and one line here; a model knows no drafter, verifier or scheduler."""
+"""The models: one file for each family, one line in REGISTRY for each model."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
     from sjdvp.models.base import ImageModel
 
-# name -> "module:function"; the function takes (ModelConfig, DeviceMap, torch.dtype). Imported on use.
+# name: "module:function", imported at use; the function takes (ModelConfig, DeviceMap, dtype)
 REGISTRY = {
     "emoji": "sjdvp.models.generic:open_embedded",
     "generic": "sjdvp.models.generic:open_folder",
     "anole": "sjdvp.models.anole:open_anole",
     "emu3": "sjdvp.models.emu3:open_emu3",
     "emu3.5": "sjdvp.models.emu35:open_emu35",
-    "janus": "sjdvp.models.janus:open_pro",
-    "janus-1.3b": "sjdvp.models.janus:open_1",
+    "janus": "sjdvp.models.janus:open_janus_pro",
+    "janus-1.3b": "sjdvp.models.janus:open_janus_1_3b",
     "liquid": "sjdvp.models.liquid:open_liquid",
-    "llamagen-c2i": "sjdvp.models.llamagen:open_classes",
-    "llamagen-t2i": "sjdvp.models.llamagen:open_captions",
-    "lumina-mgpt": "sjdvp.models.lumina:open_one",
-    "lumina-mgpt-2": "sjdvp.models.lumina:open_two",
+    "llamagen-c2i": "sjdvp.models.llamagen:open_llamagen_c2i",
+    "llamagen-t2i": "sjdvp.models.llamagen:open_llamagen_t2i",
+    "lumina-mgpt": "sjdvp.models.lumina:open_lumina_1",
+    "lumina-mgpt-2": "sjdvp.models.lumina:open_lumina_2",
 }
 
 
@@ -35,15 +35,16 @@ def open_model(
     dtype: "torch.dtype",
     free: "Mapping[torch.device, int] | None" = None,
 ) -> "ImageModel":
-    """Load the model that `config` names onto `device`; `free` shares its layers out, see `sjdvp.models.device_map`.
+    """Load the model of `config` onto `device`, or its layers onto the devices of `free`.
 
-    Raises ConfigError, WeightsError or DeviceError with what to do.
+    `free` gives the free bytes of each device, see `sjdvp.models.device_map`. Raises ConfigError,
+    WeightsError or DeviceError.
     """
     from sjdvp.models.device_map import DeviceMap  # it imports torch
 
     if config.backbone not in REGISTRY:
         raise ConfigError(
-            f"unknown model {config.backbone!r}", f"known models: {', '.join(REGISTRY)}"
+            f"unknown backbone {config.backbone!r}", f"known backbones: {', '.join(REGISTRY)}"
         )
     module, function = REGISTRY[config.backbone].split(":")
     opener: Callable[..., ImageModel] = getattr(importlib.import_module(module), function)

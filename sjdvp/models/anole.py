@@ -1,7 +1,8 @@
-"""Anole-7B: Chameleon with an image head. A image is 32 x 32 tokens without row ends.
+"""Anole-7B: Chameleon with an image head. An image is 32 x 32 tokens without row ends.
 
-With a text-only prompt the three branches of the official guidance are two: uncond + s_txt (cond - uncond), where uncond is
-[begin of text, begin of image]. Source: GAIR-NLP/anole, chameleon/inference/chameleon.py and logits_processor.py.
+With a text-only prompt the official guidance of three branches is uncond + s_txt (cond - uncond),
+where uncond is [begin of text, begin of image]. Source: GAIR-NLP/anole,
+chameleon/inference/chameleon.py and logits_processor.py.
 """
 
 import torch
@@ -12,11 +13,15 @@ from sjdvp.models.base import ImageModel
 from sjdvp.models.chameleon import load_chameleon
 from sjdvp.models.checkpoints import open_checkpoint
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.image_tokens import chameleon_image_ids
+from sjdvp.models.image_size import requested, require
 from sjdvp.models.layers import packed
-from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
-from sjdvp.models.sizes import requested, require
-from sjdvp.models.tokenizer import open_tokenizer, special_ids
+from sjdvp.models.tokenizer import (
+    MAX_PROMPT,
+    TokenPrompter,
+    chameleon_image_ids,
+    open_tokenizer,
+    special_ids,
+)
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.models.vq.taming import TAMING
@@ -26,18 +31,18 @@ PIXELS_PER_TOKEN = 16
 _EXPECTED = {"<s>": 0, "<reserved08706>": 8710, "<racm3:break>": 8197}
 
 
-def open_anole(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
-    """Open Anole, in Meta's format or transformers'."""
+def open_anole(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Anole, in Meta's format or in that of transformers."""
     side = config.resolution or 512
     require(requested(config, (side, side)), [(side, side)], "Anole")
     weights = locate(config.path, config.revision)
     names = ("tokenizer/text_tokenizer.json", "text_tokenizer.json", "tokenizer.json")
     tokenizer = open_tokenizer(find_file(weights, names, config.tokenizer, "model.tokenizer"))
-    pixel_file = find_file(
+    vq_file = find_file(
         weights, ("tokenizer/vqgan.ckpt", "vqgan.ckpt"), config.vq_decoder, "model.vq_decoder"
     )
     tokens = chameleon_image_ids(tokenizer)
-    network = load_chameleon(weights.path, tokens, place, dtype)
+    network = load_chameleon(weights.path, tokens, device_map, dtype)
     embeds_TD = network.embeds_TD
     bos, separator, begin = special_ids(tokenizer, list(_EXPECTED), _EXPECTED, len(embeds_TD))
     return ImageModel(
@@ -52,6 +57,6 @@ def open_anole(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
         token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
         row_end_D=None,
         head=packed(network.head),
-        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), TAMING, place.device),
+        vq_decoder=TamingDecoder.load(open_checkpoint(vq_file), TAMING, device_map.device),
         truncate_pixels=True,
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sjdvp.errors import ImageError
-from sjdvp.interfaces import ImageLayout, Prompt
+from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.kv_cache import KVCache
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import to_uint8
@@ -41,7 +41,7 @@ class ImageModel:
     layout: ImageLayout
     max_prompt: int  # cache slots that one branch of a prompt may take
     transformer: Transformer
-    prompt: Callable[[str], Prompt]
+    prompt: Callable[[str], EncodedPrompt]
     token_embeds_VD: Tensor
     row_end_D: Tensor | None
     head: Callable[[Tensor], Tensor]
@@ -51,7 +51,7 @@ class ImageModel:
 
     @property
     def n_weights(self) -> int:
-        """Weights that every forward pass reads: the transformer's, and a head over the image tokens."""
+        """Weights that a forward pass reads: the transformer's and a head over image tokens."""
         return self.transformer.n_weights + self.token_embeds_VD.numel()
 
     @property

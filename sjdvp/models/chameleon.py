@@ -1,8 +1,9 @@
-"""The decoder under Lumina-mGPT 1 and 2 and Anole: transformers' Chameleon without its image tokenizer.
+"""The decoder of Lumina-mGPT 1 and 2 and of Anole: transformers' Chameleon without its VQ model.
 
-The same weights are found in four layouts: Meta's (`consolidated.pth`), and as `model.safetensors` with query and key norms
-[heads, D] (transformers), [shards, D] (Lumina: one row for each model-parallel shard) or [D] (Anole's fork of transformers).
-Meta's and the last store rotary pairs side by side. Sources: transformers and Lumina-mGPT, convert_chameleon_weights_to_hf.py.
+The weights exist in four formats: Meta's (`consolidated.pth`), and `model.safetensors` with norms
+of queries and keys [heads, D] (transformers), [shards, D] (Lumina: one row for each model-parallel
+shard) or [D] (Anole's fork of transformers). Meta's and the last store rotary pairs side by side.
+Sources: convert_chameleon_weights_to_hf.py of transformers and of Lumina-mGPT.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from transformers import ChameleonConfig, ChameleonModel
 from sjdvp.errors import ConfigError, WeightsError
 from sjdvp.models.checkpoints import (
     Checkpoint,
-    Part,
+    StoredWeight,
     load_strict,
     open_checkpoint,
     read_json,
@@ -45,11 +46,11 @@ class ChameleonNetwork(nn.Module):
 
 
 def load_chameleon(
-    path: Path, tokens: range, place: DeviceMap, dtype: torch.dtype
+    path: Path, tokens: range, device_map: DeviceMap, dtype: torch.dtype
 ) -> ChameleonNetwork:
-    """Load the weights in `path`, in any layout; `tokens` are the vocabulary ids of the image tokens.
+    """Load the weights in `path`, in any format; `tokens` are the ids of the image tokens.
 
-    Raises WeightsError when they are another model's, ConfigError for float16, in which this family overflows.
+    Raises WeightsError when they are another model's, ConfigError for float16, which overflows.
     """
     if dtype == torch.float16:
         raise ConfigError(
@@ -67,7 +68,8 @@ def load_chameleon(
     config = _from_params(meta, stored) if meta else _from_config(path)
     if tokens.stop > config.vocab_size:
         raise WeightsError(
-            f"{path}: {config.vocab_size} tokens leave no room for image tokens up to {tokens.stop - 1}"
+            f"{path}: the tokenizer has image tokens up to {tokens.stop - 1}, "
+            f"the vocabulary ends at {config.vocab_size - 1}"
         )
     with torch.device("meta"):
         network = ChameleonNetwork(config, len(tokens))
@@ -78,14 +80,20 @@ def load_chameleon(
     )
     side_by_side = len(stored.shapes.get(q_norm, ())) == 1
 
-    def part(name: str) -> Part:
-        return Part(
+    def source(name: str) -> StoredWeight:
+        return StoredWeight(
             renamed(name, _META if meta else _HF),
             _change(name, config, tokens, side_by_side=side_by_side),
         )
 
     load_strict(
-        network, stored, f"the Chameleon decoder of {path.name}", dtype, place, part, ignore=_UNUSED
+        network,
+        stored,
+        f"the Chameleon decoder of {path.name}",
+        dtype,
+        device_map,
+        source,
+        ignore=_UNUSED,
     )
     return network.eval().requires_grad_(False)
 
@@ -95,7 +103,7 @@ def _from_config(folder: Path) -> ChameleonConfig:
     if values.get("model_type") != "chameleon":
         raise WeightsError(
             f"{folder} is a {values.get('model_type')} model, not Chameleon",
-            "take the profile of this model",
+            "use the profile of this model",
         )
     return ChameleonConfig(**decoder_fields(values, 10000.0), vocabulary_map={})
 
@@ -144,7 +152,7 @@ _META = (
 def _change(
     name: str, config: ChameleonConfig, tokens: range, *, side_by_side: bool
 ) -> Callable[[Tensor], Tensor] | None:
-    """Return what is done to the stored tensor that the module calls `name`."""
+    """Return the change to the stored tensor of the weight `name`."""
     if name.startswith("head."):
         return lambda w: w[tokens.start : tokens.stop]
     heads = (
@@ -164,5 +172,5 @@ def _change(
 
 
 def _for_each_head(rows: Tensor, n_heads: int) -> Tensor:
-    """Repeat the row of each shard [shards, D] for the consecutive heads that were in it [heads, D]."""
+    """Repeat the row of each shard [shards, D] for the heads of that shard [heads, D]."""
     return rows.repeat_interleave(n_heads // len(rows), 0)

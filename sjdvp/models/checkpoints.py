@@ -1,7 +1,8 @@
-"""Reading weights strictly and lazily: every name and shape must fit, and what does not is listed.
+"""Strict and lazy reading of weights: every name and shape must fit, and errors list what does not.
 
-A tensor is read when it is asked for, cast, and let go, so that loading needs the memory of the model and of one tensor more.
-Pickled files (.pt, .pth, .bin, .ckpt) are read with `weights_only=True`: nothing in them is executed.
+A tensor is read when it is needed, cast, and released: loading takes the memory of the model and of
+one tensor more. Pickled files (.pt, .pth, .bin, .ckpt) are read with `weights_only=True`, which
+executes nothing.
 """
 
 import json
@@ -27,19 +28,19 @@ _WRAPPERS = ("model", "module", "state_dict")  # what trainers put around a stat
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Where one tensor of a module comes from: its stored name, and what is done to the stored tensor."""
+class StoredWeight:
+    """Where a weight of a module comes from: a stored name, and a change to the stored tensor."""
 
     name: str
     change: Callable[[Tensor], Tensor] | None = None
 
     def of(self, stored: Tensor) -> Tensor:
-        """Return the tensor of the module, made from the stored one."""
+        """Return the weight of the module, made from the stored tensor."""
         return stored if self.change is None else self.change(stored)
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """Named tensors on disk, read when asked for and not kept."""
+    """Named tensors on disk, read at access and not kept."""
 
     def __init__(
         self, where: str, shapes: Mapping[str, torch.Size], read: Callable[[str], Tensor]
@@ -69,16 +70,16 @@ class Checkpoint(Mapping[str, Tensor]):
 
 
 def renamed(name: str, table: Iterable[tuple[str, str]]) -> str:
-    """Return a module's name of a tensor as it is stored: each pair of `table` (ours, theirs) is replaced, in its order."""
+    """Return the stored name of a weight: each (ours, theirs) of `table` is replaced, in order."""
     for ours, theirs in table:
         name = name.replace(ours, theirs)
     return name
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a weights file, or a folder that holds one (or its shards and their index) under the usual names.
+    """Open a weights file, or a folder with one (or with shards and their index) of the usual name.
 
-    Raises WeightsError when there is none, and says so when the folder is something else (a LoRA adapter, a tokenizer).
+    Raises WeightsError when there is none, and says what the folder holds instead.
     """
     if path.is_file():
         return _merge(path.name, [path])
@@ -103,7 +104,7 @@ def read_safetensors(folder: Path, stem: str = "model") -> Checkpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises WeightsError when the file is absent or is none."""
+    """Read a JSON object. Raises WeightsError when the file is missing or not JSON."""
     if not path.is_file():
         raise WeightsError(
             f"{path.parent}: no {path.name} ({_what_is_there(path.parent)})",
@@ -121,20 +122,20 @@ def load_strict(
     stored: Mapping[str, Tensor],
     what: str,
     dtype: torch.dtype,
-    place: DeviceMap,
-    part: Callable[[str], Part] = Part,
+    device_map: DeviceMap,
+    source: Callable[[str], StoredWeight] = StoredWeight,
     ignore: str = "",
 ) -> None:
-    """Fill `module` (built on the meta device) from `stored`, cast and moved tensor by tensor; every name and shape must fit.
+    """Fill `module`, built on the meta device, from `stored`: tensor by tensor, cast and moved.
 
-    `part` says for each name of the module where it comes from; `ignore` is a pattern of stored names that nothing needs.
-    On the meta device nothing is read, only checked.
-    Raises WeightsError that lists missing, unexpected and reshaped names as they are stored, at most five of each.
+    `source` gives, for each name of the module, where the weight comes from; `ignore` is a pattern
+    of stored names that are not needed. On the meta device nothing is read, only checked. Raises
+    WeightsError with the missing, unexpected and reshaped stored names, at most five of each.
     """
     wanted = module.state_dict()
-    parts = {name: part(name) for name in wanted}
-    _check(wanted, parts, stored, what, ignore)
-    device_of = place.of(module, dtype)
+    sources = {name: source(name) for name in wanted}
+    _check(wanted, sources, stored, what, ignore)
+    device_of = device_map.of(module, dtype)
     filled = {}
     for name, like in wanted.items():
         own = torch.empty(
@@ -142,28 +143,30 @@ def load_strict(
             dtype=dtype if like.is_floating_point() else like.dtype,
             device=device_of(name),
         )
-        filled[name] = own if own.is_meta else own.copy_(parts[name].of(stored[parts[name].name]))
+        filled[name] = (
+            own if own.is_meta else own.copy_(sources[name].of(stored[sources[name].name]))
+        )
     module.load_state_dict(filled, assign=True)
 
 
 def _check(
     wanted: Mapping[str, Tensor],
-    parts: Mapping[str, Part],
+    sources: Mapping[str, StoredWeight],
     stored: Mapping[str, Tensor],
     what: str,
     ignore: str,
 ) -> None:
-    used = {part.name for part in parts.values()}
+    used = {source.name for source in sources.values()}
     unknown = [
         name for name in stored if name not in used and not (ignore and re.match(ignore, name))
     ]
     reshaped = []
     for name, like in wanted.items():
-        if parts[name].name in stored:
-            found = _shape(stored, parts[name])
+        if sources[name].name in stored:
+            found = _shape(stored, sources[name])
             if found != like.shape:
                 reshaped.append(
-                    f"{parts[name].name} gives {list(found)} instead of {list(like.shape)}"
+                    f"{sources[name].name} gives {list(found)} instead of {list(like.shape)}"
                 )
     problems = [
         _listed("missing", sorted(used - stored.keys())),
@@ -177,11 +180,13 @@ def _check(
         )
 
 
-def _shape(stored: Mapping[str, Tensor], part: Part) -> torch.Size:
-    """Return the shape that a part will have, without reading it; a stored shape that cannot be changed is returned as it is."""
-    shape = stored.shapes[part.name] if isinstance(stored, Checkpoint) else stored[part.name].shape
+def _shape(stored: Mapping[str, Tensor], source: StoredWeight) -> torch.Size:
+    """Return the shape of a weight without reading it; the stored one if the change fails."""
+    shape = (
+        stored.shapes[source.name] if isinstance(stored, Checkpoint) else stored[source.name].shape
+    )
     try:
-        return part.of(torch.empty(shape, device="meta")).shape
+        return source.of(torch.empty(shape, device="meta")).shape
     except (RuntimeError, IndexError):
         return shape
 
@@ -214,7 +219,7 @@ def _open_file(path: Path) -> Checkpoint:
         return Checkpoint(path.name, file.shapes(), file.read)
     except pickle.UnpicklingError as error:
         raise WeightsError(
-            f"{path}: holds more than tensors, and was not read",
+            f"{path}: holds more than tensors, so it was not read",
             "ask its author for a safetensors file",
         ) from error
     except (SafetensorError, RuntimeError, EOFError, OSError) as error:
@@ -224,7 +229,7 @@ def _open_file(path: Path) -> Checkpoint:
 
 
 def _open_safetensors(path: Path) -> Checkpoint:
-    """Open the file for each read: pages of a file that stays mapped would count as memory."""
+    """Open the file anew for each read: the pages of a file that stays mapped count as memory."""
 
     def read(name: str) -> Tensor:
         with safe_open(path, framework="pt") as file:
@@ -232,16 +237,17 @@ def _open_safetensors(path: Path) -> Checkpoint:
             return tensor
 
     with safe_open(path, framework="pt") as file:
-        shapes = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        names = list(file.keys())
+        shapes = {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
     return Checkpoint(path.name, shapes, read)
 
 
 class _Pickle:
-    """A pickled file, mapped into memory. Pages that were read count as memory, so now and then it is mapped anew."""
+    """A pickled file, mapped into memory, and mapped anew now and then: read pages count."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._can_map = zipfile.is_zipfile(path)  # files from before torch 1.6 are no archives
+        self._can_map = zipfile.is_zipfile(path)  # not so before torch 1.6
         self._tensors, self._n_read = self._map(), 0
 
     def shapes(self) -> dict[str, torch.Size]:
@@ -255,14 +261,13 @@ class _Pickle:
         return tensor
 
     def _map(self) -> dict[str, Tensor]:
-        with torch.serialization.safe_globals(
-            [Namespace]
-        ):  # trainers store their command line beside the weights
+        # Trainers store their command line beside the weights.
+        with torch.serialization.safe_globals([Namespace]):
             content = torch.load(
                 self._path, map_location="cpu", mmap=self._can_map, weights_only=True
             )
         if not isinstance(content, dict):
-            raise RuntimeError(f"it holds a {type(content).__name__}, no named tensors")
+            raise RuntimeError(f"it holds a {type(content).__name__}, not named tensors")
         inner = next(
             (content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), content
         )
@@ -274,7 +279,7 @@ def _shards(folder: Path, index: str) -> list[Path]:
 
 
 def _what_is_there(folder: Path) -> str:
-    """Say what a folder holds instead of a model."""
+    """Describe what a folder holds instead of a model."""
     if not folder.is_dir():
         return "there is no such folder"
     if (folder / "adapter_config.json").is_file():
@@ -284,6 +289,6 @@ def _what_is_there(folder: Path) -> str:
         and not any(folder.glob("*.safetensors"))
         and not any(folder.glob("*.bin"))
     ):
-        return "it holds a tokenizer, no model"
+        return "it holds a tokenizer, not a model"
     names = sorted(path.name for path in folder.iterdir())[:_LISTED]
     return f"it holds {', '.join(names)}" if names else "it is empty"

@@ -1,8 +1,9 @@
-"""Where a model's weights go: all to one device, or the layers of its decoder shared out over several.
+"""The device of each weight: one for all, or the layers of the decoder shared out over several.
 
-Shared out, a forward passes from device to device; nothing is computed at the same time. Embeddings, head and pixel decoder stay
-on one device, and so do the distributions. Keys and values lie beside their layer (see `sjdvp.kv_cache`). The layers are shared out here and
-not by accelerate's `infer_auto_device_map`, which fills one device after the other and leaves no room for keys and values.
+With several devices a forward pass goes from one to the next; no two compute at the same time.
+Embeddings, head and VQ decoder stay on the first one, and so do the distributions. Keys and values
+lie beside their layer (see `sjdvp.kv_cache`). accelerate's `infer_auto_device_map` is not used: it
+fills one device after the other and leaves no memory for keys and values.
 """
 
 from bisect import bisect
@@ -18,17 +19,19 @@ from sjdvp.errors import DeviceError
 
 @dataclass(frozen=True, slots=True)
 class DeviceMap:
-    """One device, and the devices among which the layers of a decoder are shared out, with the bytes that are free on each."""
+    """A device, and the devices for the layers of a decoder with the free bytes of each.
+
+    `free` is in the order of the layers; when it is empty, all layers stay on `device`.
+    """
 
     device: torch.device
-    free: Mapping[torch.device, int] = field(
-        default_factory=dict
-    )  # in the order of the layers; empty: all stay on `device`
+    free: Mapping[torch.device, int] = field(default_factory=dict)
 
     def of(self, network: nn.Module, dtype: torch.dtype) -> Callable[[str], torch.device]:
-        """Return what tells the device of each weight of `network` (which may be on the meta device) by its name.
+        """Return a function from the name of a weight of `network` to its device.
 
-        Raises DeviceError when the weights, stored in `dtype`, are larger than what is free.
+        `network` may be on the meta device. Raises DeviceError when its weights, stored in `dtype`,
+        take more than the free bytes.
         """
         if not self.free:
             return lambda name: self.device
@@ -50,25 +53,26 @@ class DeviceMap:
 
 
 def share_out(n_layers: int, n_bytes: int, free: Mapping[torch.device, int]) -> list[torch.device]:
-    """Return the device of each of some equal layers: neighbours together, as many on each device as its share of what is free.
+    """Return the device of each of `n_layers` equal layers of `n_bytes` together.
 
-    So every device keeps room for its part of the keys and values. Raises DeviceError when `n_bytes` of layers do not fit.
+    Each device gets consecutive layers in proportion to its free bytes, so that each keeps memory
+    for its keys and values. Raises DeviceError when the layers do not fit.
     """
-    rooms = [max(0, room) for room in free.values()]
-    if n_bytes > sum(rooms):
-        needed, there = (f"{count / 2**30:.1f} GiB" for count in (n_bytes, sum(rooms)))
+    sizes = [max(0, size) for size in free.values()]
+    if n_bytes > sum(sizes):
+        needed, there = (f"{count / 2**30:.1f} GiB" for count in (n_bytes, sum(sizes)))
         raise DeviceError(
-            f"the layers take {needed}, and {len(rooms)} devices have {there} free for them",
+            f"the layers take {needed}, and {len(sizes)} devices have {there} free for them",
             "see `sjdvp doctor`",
         )
-    ends = list(accumulate(rooms))
+    ends = list(accumulate(sizes))
     return [
         list(free)[bisect(ends, (layer + 0.5) / n_layers * ends[-1])] for layer in range(n_layers)
     ]
 
 
 def compute_on(part: nn.Module, device: torch.device) -> None:
-    """Bring the inputs of a part of a decoder to `device`, where its weights are, at every call; the cache stays where it is."""
+    """Move the inputs of a part of a decoder to `device` at every call, but not the KV cache."""
     from accelerate.hooks import AlignDevicesHook, add_hook_to_module  # the extra sjdvp[big]
 
     add_hook_to_module(part, AlignDevicesHook(device, skip_keys="cache"))

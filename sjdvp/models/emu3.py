@@ -1,7 +1,8 @@
-"""Emu3-Gen, in its own format and in transformers'.
+"""Emu3-Gen, in its original format and in that of transformers.
 
-After the prompt come the size in tokens and an image token; then rows of tokens, each ended by an end-of-line token. The
-unconditional branch says what a image should not be. Sources: baaivision/Emu3, image_generation.py, mllm/processing_emu3.py.
+The prompt ends with the size in tokens and an image token. Image rows follow, each ended by an
+end-of-line token. The unconditional branch is a negative prompt. Sources: baaivision/Emu3,
+image_generation.py and mllm/processing_emu3.py.
 """
 
 from pathlib import Path
@@ -14,14 +15,18 @@ from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
-from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.checkpoints import (
+    Checkpoint,
+    StoredWeight,
+    load_strict,
+    open_checkpoint,
+    read_json,
+)
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
-from sjdvp.models.image_tokens import emu3_image_ids
+from sjdvp.models.image_size import Size, multiples, requested, require, same_area
 from sjdvp.models.layers import packed
-from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
-from sjdvp.models.sizes import Size, multiples, requested, require, same_area
-from sjdvp.models.tokenizer import encode, special_ids
+from sjdvp.models.tokenizer import MAX_PROMPT, TokenPrompter, emu3_image_ids, encode, special_ids
 from sjdvp.models.transformer import Transformer, decoder_fields
 from sjdvp.models.vq import MovqDecoder
 from sjdvp.weights import find_file, locate
@@ -29,8 +34,9 @@ from sjdvp.weights import find_file, locate
 PIXELS_PER_TOKEN = 8
 POSITIVE = " masterpiece, film grained, best quality."
 NEGATIVE = (
-    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
-    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, "
+    "cropped, worst quality, low quality, normal quality, jpeg artifacts, signature, watermark, "
+    "username, blurry."
 )
 # begin of text, begin of image, image token, end of line; ids of the released models
 _SPECIAL = {
@@ -51,8 +57,8 @@ class Emu3Network(nn.Module):
         self.head = nn.Linear(config.hidden_size, vocab_size, bias=False)
 
 
-class Emu3Pixels(nn.Module):
-    """The pixel decoder, whose values are normalised by a mean and a standard deviation for each channel, brought to [-1, 1]."""
+class Emu3VqDecoder(nn.Module):
+    """Emu3's VQ decoder, whose pixels have a mean and a standard deviation for each channel."""
 
     def __init__(
         self, decoder: MovqDecoder, mean: list[float], std: list[float], device: torch.device
@@ -64,15 +70,15 @@ class Emu3Pixels(nn.Module):
         )
 
     def codebook(self) -> Tensor:
-        """Return the code vectors [V, E]."""
+        """Return the codebook vectors [V, E]."""
         return self.decoder.codebook()
 
     def forward(self, codes_NHW: Tensor) -> Tensor:
-        """Decode tokens [N, rows, columns] to pixels [N, 3, height, width] around [-1, 1]."""
+        """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1]."""
         return 2 * (self.decoder(codes_NHW) * self._std + self._mean) - 1
 
 
-def open_emu3(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_emu3(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Emu3-Gen."""
     width, height = _size(config)
     rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
@@ -80,7 +86,7 @@ def open_emu3(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Imag
     tokenizer = open_emu3_tokenizer(find_file(weights, FILES, config.tokenizer, "model.tokenizer"))
     tokens = emu3_image_ids(tokenizer)
     stored = open_checkpoint(weights.path)
-    network = _load(weights.path, stored, tokens, place, dtype)
+    network = _load(weights.path, stored, tokens, device_map, dtype)
     embeds_TD = network.decoder.embed_tokens.weight.detach()
     released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
     bos, begin, image, end_of_line = special_ids(
@@ -100,13 +106,13 @@ def open_emu3(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Imag
         token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
         row_end_D=embeds_TD[end_of_line],
         head=packed(network.head),
-        vq_decoder=_open_pixels(weights.path, stored, config.vq_decoder, place.device),
+        vq_decoder=_open_vq_decoder(weights.path, stored, config.vq_decoder, device_map.device),
         truncate_pixels=True,
     )
 
 
 def _size(config: ModelConfig) -> Size:
-    """Return the image size; where the trained area is known, one that the official rule gives for its proportions."""
+    """Return the image size; by the official rule where the trained area is known."""
     side = config.resolution or 720
     size = requested(config, (side, side))
     allowed = (
@@ -118,62 +124,59 @@ def _size(config: ModelConfig) -> Size:
 
 
 def _load(
-    path: Path, stored: Checkpoint, tokens: range, place: DeviceMap, dtype: torch.dtype
+    path: Path, stored: Checkpoint, tokens: range, device_map: DeviceMap, dtype: torch.dtype
 ) -> Emu3Network:
     values = read_json(path / "config.json")
     if values.get("model_type") not in ("Emu3", "emu3"):
         raise WeightsError(
             f"{path} is a {values.get('model_type')} model, not Emu3",
-            "take the profile of this model",
+            "use the profile of this model",
         )
-    # The padding index matters to training alone, but its default is beyond a small vocabulary.
+    # The padding index matters only in training; its default is beyond a small vocabulary.
     config = Emu3TextConfig(
         **decoder_fields(values.get("text_config") or values, 1e6), pad_token_id=0
     )
     if tokens.stop > config.vocab_size:
         raise WeightsError(
-            f"{path}: {config.vocab_size} tokens leave no room for image tokens up to {tokens.stop - 1}"
+            f"{path}: the tokenizer has image tokens up to {tokens.stop - 1}, "
+            f"the vocabulary ends at {config.vocab_size - 1}"
         )
     with torch.device("meta"):
         network = Emu3Network(config, len(tokens))
-    # transformers has renamed its layout once; both are on the hub.
-    places = (("text_model.model.", "text_model."), ("model.text_model.", ""), ("model.", ""))
-    decoder, head = next((p for p in places if f"{p[0]}embed_tokens.weight" in stored), places[-1])
+    # transformers renamed its weights once; both names are on the hub.
+    prefixes = (("text_model.model.", "text_model."), ("model.text_model.", ""), ("model.", ""))
+    decoder, head = next(
+        (p for p in prefixes if f"{p[0]}embed_tokens.weight" in stored), prefixes[-1]
+    )
 
-    def part(name: str) -> Part:
+    def source(name: str) -> StoredWeight:
         if name.startswith("head."):
-            return Part(f"{head}lm_head.weight", lambda w: w[tokens.start : tokens.stop])
-        return Part(name.replace("decoder.", decoder, 1))
+            return StoredWeight(f"{head}lm_head.weight", lambda w: w[tokens.start : tokens.stop])
+        return StoredWeight(name.replace("decoder.", decoder, 1))
 
     load_strict(
         network,
         stored,
         f"the Emu3 decoder of {path.name}",
         dtype,
-        place,
-        part,
+        device_map,
+        source,
         ignore=r"(model\.)?vqmodel\.",
     )
     return network.eval().requires_grad_(False)
 
 
-def _open_pixels(
+def _open_vq_decoder(
     path: Path, stored: Checkpoint, other: str | None, device: torch.device
-) -> Emu3Pixels:
-    """Open the vision tokenizer: a part of the model in transformers' format, a model of its own in the original one."""
-    place = next(
-        (
-            place
-            for place in ("vqmodel.", "model.vqmodel.")
-            if f"{place}quantize.embedding.weight" in stored
-        ),
-        None,
-    )
-    if place is None:
+) -> Emu3VqDecoder:
+    """Open the VQ decoder: part of the model in transformers' format, else a model of its own."""
+    prefixes = ("vqmodel.", "model.vqmodel.")
+    prefix = next((p for p in prefixes if f"{p}quantize.embedding.weight" in stored), None)
+    if prefix is None:
         path = locate(other, setting="model.vq_decoder").path
-    decoder = MovqDecoder.load(stored.under(place) if place else open_checkpoint(path), device)
+    decoder = MovqDecoder.load(stored.under(prefix) if prefix else open_checkpoint(path), device)
     about = path / "preprocessor_config.json"
     values = read_json(about) if about.is_file() else {}
-    return Emu3Pixels(
+    return Emu3VqDecoder(
         decoder, values.get("image_mean", [0.5] * 3), values.get("image_std", [0.5] * 3), device
     )

@@ -15,14 +15,12 @@ from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
-from sjdvp.models.checkpoints import Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.checkpoints import StoredWeight, load_strict, open_checkpoint, read_json
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
-from sjdvp.models.image_tokens import emu3_image_ids
+from sjdvp.models.image_size import Size, multiples, requested, require
 from sjdvp.models.layers import packed
-from sjdvp.models.prompter import TokenPrompter
-from sjdvp.models.sizes import Size, multiples, requested, require
-from sjdvp.models.tokenizer import encode, special_ids
+from sjdvp.models.tokenizer import TokenPrompter, emu3_image_ids, encode, special_ids
 from sjdvp.models.transformer import Transformer, decoder_fields
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.models.vq.taming import TAMING
@@ -51,7 +49,7 @@ class Emu35Network(nn.Module):
         self.head = nn.Linear(config.hidden_size, vocab_size, bias=False)
 
 
-def open_emu35(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_emu35(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Emu3.5-Image."""
     width, height = _size(config)
     rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
@@ -59,7 +57,7 @@ def open_emu35(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
     tokenizer = open_emu3_tokenizer(find_file(weights, FILES, config.tokenizer, "model.tokenizer"))
     pixels = locate(config.vq_decoder, setting="model.vq_decoder").path
     tokens = emu3_image_ids(tokenizer)
-    network = _load(weights.path, tokens, place, dtype)
+    network = _load(weights.path, tokens, device_map, dtype)
     embeds_TD = network.decoder.embed_tokens.weight.detach()
     released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
     begin, image, end_of_line = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
@@ -77,7 +75,7 @@ def open_emu35(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Ima
         token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
         row_end_D=embeds_TD[end_of_line],
         head=packed(network.head),
-        vq_decoder=TamingDecoder.load(open_checkpoint(pixels), TAMING, place.device),
+        vq_decoder=TamingDecoder.load(open_checkpoint(pixels), TAMING, device_map.device),
         truncate_pixels=True,
     )
 
@@ -96,7 +94,7 @@ def _size(config: ModelConfig) -> Size:
     return require(size, sizes, "Emu3.5")
 
 
-def _load(path: Path, tokens: range, place: DeviceMap, dtype: torch.dtype) -> Emu35Network:
+def _load(path: Path, tokens: range, device_map: DeviceMap, dtype: torch.dtype) -> Emu35Network:
     values = read_json(path / "config.json")
     if values.get("model_type") != "Emu3":
         raise WeightsError(
@@ -112,11 +110,11 @@ def _load(path: Path, tokens: range, place: DeviceMap, dtype: torch.dtype) -> Em
     with torch.device("meta"):
         network = Emu35Network(config, len(tokens))
 
-    def part(name: str) -> Part:
+    def source(name: str) -> StoredWeight:
         if name == "head.weight":
-            return Part("lm_head.weight", lambda w: w[tokens.start : tokens.stop])
-        return Part(name.replace("decoder.", "model.", 1))
+            return StoredWeight("lm_head.weight", lambda w: w[tokens.start : tokens.stop])
+        return StoredWeight(name.replace("decoder.", "model.", 1))
 
     what = f"the Qwen3 decoder of {path.name}"
-    load_strict(network, open_checkpoint(path), what, dtype, place, part)
+    load_strict(network, open_checkpoint(path), what, dtype, device_map, source)
     return network.eval().requires_grad_(False)

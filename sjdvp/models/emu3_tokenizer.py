@@ -54,7 +54,7 @@ def open_emu3_tokenizer(path: Path) -> Tokenizer:
 
 
 def _read_ranks(path: Path) -> dict[str, int]:
-    """Return the byte pairs of a tiktoken file, one letter for each byte, in the order of their ids."""
+    """Return the byte pairs of a tiktoken file, a letter for each byte, in order of ids."""
     try:
         lines = [line.split() for line in path.read_bytes().splitlines() if line]
         ranked = sorted(
@@ -68,7 +68,7 @@ def _read_ranks(path: Path) -> dict[str, int]:
 
 
 def _letters() -> dict[int, str]:
-    """Return the letter for each byte in byte-level vocabularies: a printable one, its own if it has one."""
+    """Return the printable letter of each byte in byte-level vocabularies."""
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     unseen = [byte for byte in range(256) if byte not in seen]
     return {byte: chr(byte) for byte in seen} | {

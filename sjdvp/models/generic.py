@@ -1,13 +1,14 @@
-"""A Llama- or Qwen-type decoder with a taming VQ decoder, in Hugging Face format, described by one `sjdvp.json`.
+"""A model of your own: a transformers decoder and a taming VQ decoder, described by `sjdvp.json`.
 
-This is how the embedded model is stored, and how a user brings a model of their own. A folder holds
+The embedded model is stored so, too. A folder holds
 
-    config.json, model.safetensors   a transformers causal language model; image code k has vocabulary id `first_image_id` + k
-    tokenizer.json                   a `tokenizers` file, without special tokens of its own
-    vq_decoder.safetensors               the pixel decoder, in the key layout of transformers' JanusVQVAE
-    sjdvp.json                       grid, ids, prompt limit, pixel decoder (format "sjdvp.model/1")
+    config.json, model.safetensors   a causal language model of transformers
+    tokenizer.json                   a `tokenizers` file that adds no special tokens
+    vq_decoder.safetensors           the VQ decoder, with the names of transformers' JanusVQVAE
+    sjdvp.json                       layout, ids, prompt limit, VQ decoder (format "sjdvp.model/1")
 
-A prompt is [bos] text [boi]; the unconditional branch is [bos] [boi], with positions of its own.
+Image token k has the vocabulary id `first_image_id` + k. A prompt is [bos] text [boi]; the
+unconditional branch is [bos] [boi], with its own positions.
 """
 
 import json
@@ -22,12 +23,11 @@ from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
-from sjdvp.models.checkpoints import Part, load_strict, read_safetensors
+from sjdvp.models.checkpoints import StoredWeight, load_strict, read_safetensors
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.image_size import requested, require
 from sjdvp.models.layers import packed
-from sjdvp.models.prompter import TokenPrompter
-from sjdvp.models.sizes import requested, require
-from sjdvp.models.tokenizer import open_tokenizer
+from sjdvp.models.tokenizer import TokenPrompter, open_tokenizer
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.weights import locate
@@ -36,26 +36,27 @@ FORMAT = "sjdvp.model/1"
 EMBEDDED = Path(__file__).parent / "emoji" / "model"
 
 
-def open_embedded(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_embedded(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open the model that ships with the package, or a folder in its format."""
     return _of_its_size(
-        load(Path(config.path) if config.path else EMBEDDED, place, dtype, config.revision), config
+        load(Path(config.path) if config.path else EMBEDDED, device_map, dtype, config.revision),
+        config,
     )
 
 
-def open_folder(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
-    """Open a folder of the user's."""
+def open_folder(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open a folder or hub id of the user."""
     if config.path is None:
         raise WeightsError(
-            "the generic model needs weights",
-            "give --model, a folder or hub id that holds sjdvp.json",
+            "the generic model has no weights of its own",
+            "give --model a folder or hub id with an sjdvp.json",
         )
     weights = locate(config.path, config.revision)
-    return _of_its_size(load(weights.path, place, dtype, weights.revision), config)
+    return _of_its_size(load(weights.path, device_map, dtype, weights.revision), config)
 
 
 def _of_its_size(model: ImageModel, config: ModelConfig) -> ImageModel:
-    """Return the model. Raises ConfigError when the settings ask for a image of another size."""
+    """Return the model. Raises ConfigError when the settings ask for images of another size."""
     unit = cast("TamingDecoder", model.vq_decoder).pixels_per_token
     size = model.layout.columns * unit, model.layout.rows * unit
     require(requested(config, size), [size], model.name)
@@ -63,21 +64,21 @@ def _of_its_size(model: ImageModel, config: ModelConfig) -> ImageModel:
 
 
 def load(
-    folder: Path, place: DeviceMap, dtype: torch.dtype, revision: str | None = None
+    folder: Path, device_map: DeviceMap, dtype: torch.dtype, revision: str | None = None
 ) -> ImageModel:
-    """Load a model folder. Raises WeightsError when a file is absent or does not fit."""
+    """Load a model folder. Raises WeightsError when a file is missing or does not fit."""
     about = _describe(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    part = _tied if config.get_text_config().tie_word_embeddings else Part
+    source = _tied if config.get_text_config().tie_word_embeddings else StoredWeight
     load_strict(
         model,
         read_safetensors(folder),
         f"the {config.model_type} decoder of {folder}",
         dtype,
-        place,
-        part,
+        device_map,
+        source,
     )
     vq_decoder = TamingDecoder.from_description(
         {k: v for k, v in about["vq_decoder"].items() if k != "family"}
@@ -85,13 +86,13 @@ def load(
     load_strict(
         vq_decoder,
         read_safetensors(folder, "vq_decoder"),
-        f"the pixel decoder of {folder}",
+        f"the VQ decoder of {folder}",
         torch.float32,
-        DeviceMap(place.device),
+        DeviceMap(device_map.device),
     )
     first, last = about["first_image_id"], about["first_image_id"] + about["vocab_size"]
     embeds_TD, head = model.get_input_embeddings().weight.detach(), model.get_output_embeddings()
-    for name, value in list(head.named_parameters()):  # of some models, a bias too
+    for name, value in list(head.named_parameters()):  # some models have a bias
         setattr(head, name, nn.Parameter(value[first:last], requires_grad=False))
     bos, boi = [about["bos_id"]], [about["boi_id"]]
     tokenizer = open_tokenizer(folder / "tokenizer.json")
@@ -118,9 +119,9 @@ def load(
     )
 
 
-def _tied(name: str) -> Part:
-    """Return where a weight comes from when the head is the table of embeddings: that is stored once."""
-    return Part("model.embed_tokens.weight" if name == "lm_head.weight" else name)
+def _tied(name: str) -> StoredWeight:
+    """Return the source of a weight when head and embeddings are one stored table."""
+    return StoredWeight("model.embed_tokens.weight" if name == "lm_head.weight" else name)
 
 
 def _describe(folder: Path) -> dict[str, Any]:
@@ -128,13 +129,13 @@ def _describe(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(
             f"{folder}: no sjdvp.json",
-            "give --model a folder in the format of sjdvp/models/generic.py",
+            "give --model a model folder, see docs/own-model.md",
         )
     about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if about.get("format") != FORMAT:
         raise WeightsError(f"{path}: format {about.get('format')!r}, expected {FORMAT!r}")
     if about["vq_decoder"].get("family") != "taming":
         raise WeightsError(
-            f"{path}: pixel decoder family {about['vq_decoder'].get('family')!r}, expected 'taming'"
+            f"{path}: VQ decoder family {about['vq_decoder'].get('family')!r}, expected 'taming'"
         )
     return about

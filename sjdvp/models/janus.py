@@ -1,8 +1,9 @@
-"""Janus-1.3B and Janus-Pro, in their own format and in transformers'. They differ in the words of their prompt alone.
+"""Janus-1.3B and Janus-Pro, in their original format and in that of transformers.
 
-Image tokens have embeddings and a head of their own. The unconditional branch is as long as the conditional one: every token
-between the first and the last is a pad, and pads are attended to. Sources: deepseek-ai/Janus, generation_inference.py and
-models/modeling_vlm.py, utils/conversation.py; transformers, convert_janus_weights_to_hf.py.
+They differ only in the roles that their prompts name. Image tokens have their own embeddings and
+head. The unconditional branch is as long as the conditional one: all its tokens but the first and
+the last are pads, and pads are attended. Sources: deepseek-ai/Janus, generation_inference.py,
+models/modeling_vlm.py and utils/conversation.py; transformers, convert_janus_weights_to_hf.py.
 """
 
 from pathlib import Path
@@ -16,12 +17,17 @@ from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
-from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.checkpoints import (
+    Checkpoint,
+    StoredWeight,
+    load_strict,
+    open_checkpoint,
+    read_json,
+)
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.image_size import requested, require
 from sjdvp.models.layers import packed
-from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
-from sjdvp.models.sizes import requested, require
-from sjdvp.models.tokenizer import open_tokenizer, special_ids
+from sjdvp.models.tokenizer import MAX_PROMPT, TokenPrompter, open_tokenizer, special_ids
 from sjdvp.models.transformer import Transformer, decoder_fields
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.models.vq.taming import JANUS_HF, LLAMAGEN
@@ -35,8 +41,8 @@ _SPECIAL = {"<｜begin▁of▁sentence｜>": 100000, "<begin_of_image>": 100016,
 _RELEASED_VOCABULARY = 102400
 
 
-class _Mlp(nn.Module):
-    """Two layers with an exact GELU between."""
+class _GeluMlp(nn.Module):
+    """Two layers with an exact GELU between them."""
 
     def __init__(self, n_in: int, n_hidden: int, n_out: int) -> None:
         super().__init__()
@@ -49,18 +55,18 @@ class _Mlp(nn.Module):
 
 
 class JanusNetwork(nn.Module):
-    """The decoder, the embeddings of image tokens with their projection, and the head over image tokens."""
+    """The decoder, the embeddings of image tokens and their projection, the image head."""
 
-    def __init__(self, config: LlamaConfig, vocab_size: int, code_size: int) -> None:
+    def __init__(self, config: LlamaConfig, vocab_size: int, embed_size: int) -> None:
         super().__init__()
         hidden = config.hidden_size
         self.decoder = LlamaModel(config)
-        self.table = nn.Embedding(vocab_size, code_size)
-        self.aligner = _Mlp(code_size, hidden, hidden)
-        self.head = _Mlp(hidden, hidden, vocab_size)
+        self.table = nn.Embedding(vocab_size, embed_size)
+        self.aligner = _GeluMlp(embed_size, hidden, hidden)
+        self.head = _GeluMlp(hidden, hidden, vocab_size)
 
 
-# Names of ours -> names in the original layout, and in transformers'.
+# Our names -> names in the original format, and in that of transformers.
 _ORIGINAL = {
     "decoder.": "language_model.model.",
     "table.": "gen_embed.",
@@ -77,21 +83,26 @@ _TRANSFORMERS = {
     "head.first.": "model.generation_head.proj_out.",
     "head.second.": "model.generation_head.vision_head.",
 }
-# What understanding images needs, the text head, and the vision tokenizer, which is loaded on its own.
-_UNUSED = r"vision_model\.|aligner\.|language_model\.lm_head\.|gen_vision_model\.|model\.(vision_model|aligner|vqmodel)\.|lm_head\."
+# Image understanding, the text head, and the VQ decoder, which is loaded on its own.
+_UNUSED = (
+    r"vision_model\.|aligner\.|language_model\.lm_head\.|gen_vision_model\."
+    r"|model\.(vision_model|aligner|vqmodel)\.|lm_head\."
+)
 
 
-def open_1(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
-    """Open Janus-1.3B. Raises ConfigError for float16, in which it overflows."""
-    return _open(TEMPLATE_1, config, place, dtype)
+def open_janus_1_3b(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Janus-1.3B. Raises ConfigError for float16, which overflows."""
+    return _open(TEMPLATE_1, config, device_map, dtype)
 
 
-def open_pro(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
-    """Open Janus-Pro. Raises ConfigError for float16, in which it overflows."""
-    return _open(TEMPLATE_PRO, config, place, dtype)
+def open_janus_pro(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Janus-Pro. Raises ConfigError for float16, which overflows."""
+    return _open(TEMPLATE_PRO, config, device_map, dtype)
 
 
-def _open(template: str, config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def _open(
+    template: str, config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype
+) -> ImageModel:
     if dtype == torch.float16:
         raise ConfigError("Janus overflows in fp16", "use --dtype bf16 or fp32", "model.dtype")
     side = config.resolution or 384
@@ -103,7 +114,7 @@ def _open(template: str, config: ModelConfig, place: DeviceMap, dtype: torch.dty
     )
     stored = open_checkpoint(weights.path)
     original = _is_original(weights.path)
-    network = _load(weights.path, stored, place, dtype, original=original)
+    network = _load(weights.path, stored, device_map, dtype, original=original)
     pixels = stored.under("gen_vision_model." if original else "model.vqmodel.")
     embeds_TD = network.decoder.embed_tokens.weight.detach()
     released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
@@ -127,13 +138,15 @@ def _open(template: str, config: ModelConfig, place: DeviceMap, dtype: torch.dty
         token_embeds_VD=network.aligner(network.table.weight).detach(),
         row_end_D=None,
         head=packed(network.head),
-        vq_decoder=TamingDecoder.load(pixels, LLAMAGEN if original else JANUS_HF, place.device),
+        vq_decoder=TamingDecoder.load(
+            pixels, LLAMAGEN if original else JANUS_HF, device_map.device
+        ),
         truncate_pixels=True,
     )
 
 
 def _check_prompt_format(path: Path, template: str) -> None:
-    """Raise WeightsError when the weights' own settings name the format of Janus-1.3B and Janus-Pro's was asked for."""
+    """Raise WeightsError when the files say Janus-1.3B and Janus-Pro was asked for."""
     file = path / "processor_config.json"
     named = read_json(file).get("sft_format") if file.is_file() else None
     if named == "deepseek_old" and template != TEMPLATE_1:
@@ -143,29 +156,35 @@ def _check_prompt_format(path: Path, template: str) -> None:
 def _is_original(path: Path) -> bool:
     kind = read_json(path / "config.json").get("model_type")
     if kind not in ("multi_modality", "janus"):
-        raise WeightsError(f"{path} is a {kind} model, not Janus", "take the profile of this model")
+        raise WeightsError(f"{path} is a {kind} model, not Janus", "use the profile of this model")
     return kind == "multi_modality"
 
 
 def _load(
-    path: Path, stored: Checkpoint, place: DeviceMap, dtype: torch.dtype, *, original: bool
+    path: Path, stored: Checkpoint, device_map: DeviceMap, dtype: torch.dtype, *, original: bool
 ) -> JanusNetwork:
     names = _ORIGINAL if original else _TRANSFORMERS
     values = read_json(path / "config.json")["language_config" if original else "text_config"]
     table = names["table."] + "weight"
     if table not in stored:
         raise WeightsError(
-            f"{path}: no {table} in its weights", "is this a Janus model that draws images?"
+            f"{path}: no {table} in its weights", "is this a Janus model that generates images?"
         )
     config = LlamaConfig(**decoder_fields(values, 10000.0))
     with torch.device("meta"):
         network = JanusNetwork(config, *stored.shapes[table])
 
-    def part(name: str) -> Part:
+    def source(name: str) -> StoredWeight:
         ours = next(ours for ours in names if name.startswith(ours))
-        return Part(name.replace(ours, names[ours], 1))
+        return StoredWeight(name.replace(ours, names[ours], 1))
 
     load_strict(
-        network, stored, f"the Janus model of {path.name}", dtype, place, part, ignore=_UNUSED
+        network,
+        stored,
+        f"the Janus model of {path.name}",
+        dtype,
+        device_map,
+        source,
+        ignore=_UNUSED,
     )
     return network.eval().requires_grad_(False)

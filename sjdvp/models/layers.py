@@ -93,7 +93,7 @@ def _rows(q: Tensor, n_q: int, k: Tensor, n_kv: int) -> nn.Parameter:
 
 
 class FusedAttention(nn.Module):
-    """Attention with one product for queries, keys and values, and one rotation of queries and keys.
+    """Attention: one product for queries, keys and values, one rotation for queries and keys.
 
     Heads whose size is not a multiple of 8 get zeros: else torch's fused kernels on GPUs refuse
     16-bit types (`check_head_dim_size_mem_efficient` in ATen's sdp_utils.cpp) and attention falls
@@ -145,11 +145,10 @@ def attend(
     are never repeated; the bias has X = W * H / G rows.
     """
     # What torch chooses on a GPU (ATen's native/transformers/cuda/sdp_utils.cpp and attention.cpp):
-    # flash attention refuses every mask; cuDNN's takes it and is first on sm_90 and sm_100, but
-    # `Transformer` turns it off; memory-efficient attention is next. It wants head sizes and rows of
-    # the bias that are multiples of 8, else it refuses or copies the bias, and it takes neither
-    # `enable_gqa` nor a boolean bias without converting it in every layer. It reads keys by their
-    # strides, so the cache need not be transposed.
+    # flash attention refuses every mask; cuDNN's takes one and comes first on sm_90 and sm_100, but
+    # `Transformer` turns it off; memory-efficient attention is next, math last. Memory-efficient
+    # attention refuses `enable_gqa` and 16-bit heads that are not a multiple of 8, copies a bias
+    # whose rows are not, and reads keys by their strides: the cache need not be transposed.
     n_sequences, n_heads, window, size = q_RHWD.shape
     q_RGXD = q_RHWD.reshape(n_sequences, keys_RGCD.shape[1], -1, size)
     out_RGXD = scaled_dot_product_attention(
@@ -159,7 +158,7 @@ def attend(
 
 
 class SignedRotary(nn.Module):
-    """cos and sin of the rotary angles [R, W, 1, head size], sin with the sign that `rotate` needs."""
+    """cos and sin of the rotary angles [R, W, 1, head size], sin signed as `rotate` needs it."""
 
     def __init__(self, rotary: nn.Module, head_size: int) -> None:
         super().__init__()
@@ -238,7 +237,7 @@ def half_split(weight: Tensor, n_heads: int) -> Tensor:
 
 
 def packed(part: nn.Module) -> Any:
-    """Return `part` with its linear layers packed, wherever they lie on a CPU and oneDNN takes them.
+    """Return `part` with its linear layers packed, where they lie on a CPU and oneDNN takes them.
 
     Layers that `part` contains are replaced in place. A packed weight can be counted, not read.
     """

@@ -14,12 +14,11 @@ from sjdvp.config import ModelConfig
 from sjdvp.errors import WeightsError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
-from sjdvp.models.checkpoints import Part, load_strict, open_checkpoint, read_json
+from sjdvp.models.checkpoints import StoredWeight, load_strict, open_checkpoint, read_json
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.image_size import requested, require
 from sjdvp.models.layers import packed
-from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
-from sjdvp.models.sizes import requested, require
-from sjdvp.models.tokenizer import encode, open_tokenizer, special_ids
+from sjdvp.models.tokenizer import MAX_PROMPT, TokenPrompter, encode, open_tokenizer, special_ids
 from sjdvp.models.transformer import Transformer, decoder_fields
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.models.vq.taming import TAMING
@@ -40,7 +39,7 @@ class LiquidNetwork(nn.Module):
         self.head = nn.Linear(config.hidden_size, vocab_size, bias=False)
 
 
-def open_liquid(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_liquid(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Liquid-7B."""
     side = config.resolution or 512
     require(requested(config, (side, side)), [(side, side)], "Liquid")
@@ -50,7 +49,7 @@ def open_liquid(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Im
     )
     pixel_file = find_file(weights, ["vqgan.ckpt"], config.vq_decoder, "model.vq_decoder")
     n_text = tokenizer.get_vocab_size()
-    network = _load(weights.path, n_text, place, dtype)
+    network = _load(weights.path, n_text, device_map, dtype)
     embeds_TD = network.decoder.embed_tokens.weight.detach()
     bos, begin = special_ids(tokenizer, ["<bos>", "<boi>"], {"<bos>": 2}, n_text)
     unconditional = [bos, *encode(tokenizer, UNCONDITIONAL), begin]
@@ -68,12 +67,12 @@ def open_liquid(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> Im
         token_embeds_VD=embeds_TD[n_text:],
         row_end_D=None,
         head=packed(network.head),
-        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), TAMING, place.device),
+        vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), TAMING, device_map.device),
         truncate_pixels=True,
     )
 
 
-def _load(path: Path, n_text: int, place: DeviceMap, dtype: torch.dtype) -> LiquidNetwork:
+def _load(path: Path, n_text: int, device_map: DeviceMap, dtype: torch.dtype) -> LiquidNetwork:
     """Load the weights in `path`; the ids from `n_text` on are the image tokens."""
     values = read_json(path / "config.json")
     if values.get("model_type") != "gemma":
@@ -93,12 +92,12 @@ def _load(path: Path, n_text: int, place: DeviceMap, dtype: torch.dtype) -> Liqu
     # Gemma scales token embeddings when it looks ids up; the transformer here is given embeddings.
     scale = torch.tensor(config.hidden_size**0.5).to(dtype)
 
-    def part(name: str) -> Part:
+    def source(name: str) -> StoredWeight:
         if name == "decoder.embed_tokens.weight":
-            return Part(_EMBEDDINGS, lambda w: w.to(dtype) * scale)
+            return StoredWeight(_EMBEDDINGS, lambda w: w.to(dtype) * scale)
         if name == "head.weight":
-            return Part(_HEAD if _HEAD in stored else _EMBEDDINGS, lambda w: w[n_text:])
-        return Part(name.replace("decoder.", "model.", 1))
+            return StoredWeight(_HEAD if _HEAD in stored else _EMBEDDINGS, lambda w: w[n_text:])
+        return StoredWeight(name.replace("decoder.", "model.", 1))
 
-    load_strict(network, stored, f"the Gemma decoder of {path.name}", dtype, place, part)
+    load_strict(network, stored, f"the Gemma decoder of {path.name}", dtype, device_map, source)
     return network.eval().requires_grad_(False)

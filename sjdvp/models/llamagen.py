@@ -1,8 +1,9 @@
-"""LlamaGen, class- and text-conditional: transformers' LlamaModel with LlamaGen's weights and two-dimensional rotary table.
+"""LlamaGen, class- and text-conditional: LlamaModel with a two-dimensional rotary table.
 
-Source: FoundationVision/LlamaGen, autoregressive/models/gpt.py and generate.py. A file holds no configuration: sizes come from its
-shapes, the heads from the family's rule (64 dimensions each, the 3B model 100), and the grid from `model.resolution` or the file's
-name, because files for different grids have the same shapes.
+Source: FoundationVision/LlamaGen, autoregressive/models/gpt.py and generate.py. A file has no
+configuration. Sizes come from its shapes, the number of heads from the family's rule (64 dimensions
+each, 100 in the 3B model), and the image size from `model.resolution` or the file's name, because
+files for different image sizes have the same shapes.
 """
 
 import re
@@ -18,14 +19,13 @@ from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, PromptError, WeightsError
-from sjdvp.interfaces import ImageLayout, Prompt, PromptRow
-from sjdvp.models import captions
+from sjdvp.interfaces import EncodedPrompt, ImageLayout, PromptBranch
 from sjdvp.models.base import ImageModel
-from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, open_checkpoint, renamed
+from sjdvp.models.checkpoints import Checkpoint, StoredWeight, load_strict, open_checkpoint, renamed
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.image_size import requested, require
 from sjdvp.models.layers import half_split, packed
-from sjdvp.models.sizes import requested, require
-from sjdvp.models.t5 import TextEncoder
+from sjdvp.models.t5 import TextEncoder, caption_cleaner, lower_case
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import TamingDecoder
 from sjdvp.models.vq.taming import LLAMAGEN
@@ -38,27 +38,30 @@ CAPTION_SLOTS = 120
 
 @dataclass(frozen=True)
 class ClassPrompter:
-    """A prompt is a class number; the unconditional branch is the null class, the last row of the table [N + 1, D]."""
+    """A prompt is a class number; the table [N + 1, D] ends with the unconditional class."""
 
     table: Tensor
 
-    def __call__(self, text: str) -> Prompt:
-        """Build both branches. Raises PromptError when the text is no class number."""
+    def __call__(self, text: str) -> EncodedPrompt:
+        """Build both branches. Raises PromptError when the text is not a class number."""
         n_classes = len(self.table) - 1
         if not re.fullmatch(r"\s*[0-9]+\s*", text) or int(text) >= n_classes:
             raise PromptError(
-                f"prompt {shortened(text)!r} is no class",
-                f"this model draws classes: write a number from 0 to {n_classes - 1}",
+                f"prompt {shortened(text)!r} is not a class number",
+                f"this model takes class numbers from 0 to {n_classes - 1}",
             )
         cond, uncond = self.table[[int(text)]], self.table[[n_classes]]
         visible_1 = torch.ones(1, dtype=torch.bool, device=self.table.device)
-        return Prompt(
-            PromptRow(cond, visible_1), PromptRow(uncond, visible_1), n_tokens=1, truncated=False
+        return EncodedPrompt(
+            PromptBranch(cond, visible_1),
+            PromptBranch(uncond, visible_1),
+            n_tokens=1,
+            truncated=False,
         )
 
 
 class CaptionMlp(nn.Module):
-    """From text features [P, F] to the embeddings of the caption slots [P, D]; holds the features of no caption."""
+    """From text features [P, F] to embeddings [P, D]; holds the features of an empty caption."""
 
     def __init__(self, n_features: int, n_hidden: int) -> None:
         super().__init__()
@@ -74,32 +77,32 @@ class CaptionMlp(nn.Module):
 
 @dataclass(frozen=True)
 class CaptionPrompter:
-    """A prompt is a caption in the last of 120 slots; the free slots before it are hidden, in both branches."""
+    """A prompt is a caption in the last of 120 slots; both branches hide the slots before it."""
 
     encode: Callable[[str], tuple[Tensor, bool]]
     mlp: CaptionMlp
 
-    def __call__(self, text: str) -> Prompt:
+    def __call__(self, text: str) -> EncodedPrompt:
         """Build both branches."""
         features_NF, truncated = self.encode(text)
         return self.of_features(features_NF, truncated=truncated)
 
     @torch.inference_mode()
-    def of_features(self, features_NF: Tensor, *, truncated: bool = False) -> Prompt:
+    def of_features(self, features_NF: Tensor, *, truncated: bool = False) -> EncodedPrompt:
         """Build both branches from the features of the caption's tokens [N, F]."""
         n_free = CAPTION_SLOTS - len(features_NF)
         visible_P = torch.arange(CAPTION_SLOTS, device=features_NF.device) >= n_free
-        cond = PromptRow(self.mlp(pad(features_NF, (0, 0, n_free, 0))), visible_P)
-        return Prompt(
+        cond = PromptBranch(self.mlp(pad(features_NF, (0, 0, n_free, 0))), visible_P)
+        return EncodedPrompt(
             cond,
-            PromptRow(self.mlp(self.mlp.uncond_embedding), visible_P),
+            PromptBranch(self.mlp(self.mlp.uncond_embedding), visible_P),
             len(features_NF),
             truncated,
         )
 
 
 class TableRotary(nn.Module):
-    """Rotary angles looked up by position: cos = sin = 0 for condition slots, row and column for tokens in raster order."""
+    """Rotary angles by position: row and column of image tokens; cos = sin = 0 before the image."""
 
     cos: Tensor
     sin: Tensor
@@ -107,20 +110,20 @@ class TableRotary(nn.Module):
     def __init__(self, head_size: int, side: int, n_condition: int, base: float = 10000.0) -> None:
         super().__init__()
         freqs = base ** (-torch.arange(head_size // 4) / (head_size // 4))
-        place = torch.arange(side, dtype=torch.float32)[:, None] * freqs
-        rows, columns = place.repeat_interleave(side, 0), place.repeat(side, 1)
+        angle = torch.arange(side, dtype=torch.float32)[:, None] * freqs
+        rows, columns = angle.repeat_interleave(side, 0), angle.repeat(side, 1)
         angles = torch.cat([rows, columns, rows, columns], -1)
         self.register_buffer("cos", pad(angles.cos(), (0, 0, n_condition, 0)), persistent=False)
         self.register_buffer("sin", pad(angles.sin(), (0, 0, n_condition, 0)), persistent=False)
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin [R, W, head size] in the dtype of x; a window may kv_bucket past the image, where any angle will do."""
+        """Return cos and sin [R, W, head size] in the dtype of x; past the image, any."""
         index = position_ids.clamp(max=len(self.cos) - 1)
         return self.cos[index].to(x.dtype), self.sin[index].to(x.dtype)
 
 
-class _Network(nn.Module):
-    """All weights of a file, under names of ours."""
+class LlamaGenNetwork(nn.Module):
+    """All weights of a file, under our names."""
 
     def __init__(self, config: LlamaConfig, condition: nn.Module) -> None:
         super().__init__()
@@ -129,42 +132,42 @@ class _Network(nn.Module):
         self.condition: Any = condition  # the class table, or CaptionMlp
 
 
-def open_classes(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_llamagen_c2i(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open a class-conditional model (c2i)."""
-    network, adapt = _open(config, "c2i", place, dtype)
-    return adapt(1, ClassPrompter(network.condition.weight.detach()))
+    network, make = _open(config, "c2i", device_map, dtype)
+    return make(1, ClassPrompter(network.condition.weight.detach()))
 
 
-def open_captions(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_llamagen_t2i(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open a text-conditional model (t2i) with its text encoder."""
-    clean = captions.cleaner() if config.clean_captions else captions.plain
-    network, adapt = _open(config, "t2i", place, dtype)
+    clean = caption_cleaner() if config.clean_captions else lower_case
+    network, make = _open(config, "t2i", device_map, dtype)
     text_encoder = locate(config.text_encoder, setting="model.text_encoder").path
-    encoder = TextEncoder(text_encoder, clean, CAPTION_SLOTS, place.device, dtype)
+    encoder = TextEncoder(text_encoder, clean, CAPTION_SLOTS, device_map.device, dtype)
     wanted = network.condition.fc1.in_features
     if encoder.n_features != wanted:
         raise WeightsError(
-            f"the text encoder gives {encoder.n_features} features, the model reads {wanted}",
-            "take flan-t5-xl",
+            f"the text encoder gives {encoder.n_features} features, the model expects {wanted}",
+            "model.text_encoder takes google/flan-t5-xl",
         )
     return replace(
-        adapt(CAPTION_SLOTS, CaptionPrompter(encoder, network.condition)),
+        make(CAPTION_SLOTS, CaptionPrompter(encoder, network.condition)),
         n_prompt_bytes=encoder.n_bytes,
     )
 
 
 def _open(
-    config: ModelConfig, kind: str, place: DeviceMap, dtype: torch.dtype
-) -> tuple[_Network, Callable[[int, Callable[[str], Prompt]], ImageModel]]:
-    """Load the weights; return them and what makes the adapter, given the condition slots and the prompter."""
+    config: ModelConfig, kind: str, device_map: DeviceMap, dtype: torch.dtype
+) -> tuple[LlamaGenNetwork, Callable[[int, Callable[[str], EncodedPrompt]], ImageModel]]:
+    """Load the weights; return them, and a function from prompt slots and prompter to the model."""
     weights = locate(config.path, config.revision)
     path = _pick_file(weights.path, kind)
     side = _side(config, path)
-    network = _load(open_checkpoint(path), kind, config.heads, place, dtype)
-    pixel_file = find_file(weights, [f"vq_ds16_{kind}.pt"], config.vq_decoder, "model.vq_decoder")
-    vq_decoder = TamingDecoder.load(open_checkpoint(pixel_file), LLAMAGEN, place.device)
+    network = _load(open_checkpoint(path), kind, config.heads, device_map, dtype)
+    vq_file = find_file(weights, [f"vq_ds16_{kind}.pt"], config.vq_decoder, "model.vq_decoder")
+    vq_decoder = TamingDecoder.load(open_checkpoint(vq_file), LLAMAGEN, device_map.device)
 
-    def adapt(n_condition: int, prompter: Callable[[str], Prompt]) -> ImageModel:
+    def make(n_condition: int, prompter: Callable[[str], EncodedPrompt]) -> ImageModel:
         rotary = TableRotary(network.decoder.config.head_dim or 0, side, n_condition)
         return ImageModel(
             name=weights.name if weights.path.is_file() else f"{weights.name}/{path.name}",
@@ -180,7 +183,7 @@ def _open(
             truncate_pixels=False,
         )
 
-    return network, adapt
+    return network, make
 
 
 def _pick_file(path: Path, kind: str) -> Path:
@@ -190,25 +193,26 @@ def _pick_file(path: Path, kind: str) -> Path:
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"
         raise WeightsError(
-            f"{path}: which weights? found {names} named {kind}_*.pt", "give --model one FILE.pt"
+            f"{path}: expected one file named {kind}_*.pt, found {names}",
+            "give --model one of the files",
         )
     return files[0]
 
 
 def _side(config: ModelConfig, path: Path) -> int:
-    """Return the tokens along one side. The grid is not in the weights; a wrong one gives zoomed images and no error."""
+    """Return the tokens along one side; a wrong number gives zoomed images and no error."""
     named = re.search(r"_(\d+)$", path.stem)
     resolution = config.resolution or (int(named[1]) if named else None)
     if resolution is None:
         raise ConfigError(
-            f"{path.name} does not tell its image size",
+            f"{path.name}: the file name has no image size",
             "set model.resolution (256, 384 or 512)",
             "model.resolution",
         )
     if named and int(named[1]) != resolution:
         raise WeightsError(
-            f"{path.name} is for {named[1]}-pixel images by its name; the settings ask for {resolution}",
-            "take the profile of this file (stage 1 is 256, stage 2 is 512), or set model.resolution",
+            f"{path.name} is for images of {named[1]} pixels, the settings say {resolution}",
+            "use the profile of this file (stage 1: 256, stage 2: 512), or set model.resolution",
         )
     require(
         requested(config, (resolution, resolution)),
@@ -219,21 +223,21 @@ def _side(config: ModelConfig, path: Path) -> int:
 
 
 def _load(
-    stored: Checkpoint, kind: str, heads: int | None, place: DeviceMap, dtype: torch.dtype
-) -> _Network:
+    stored: Checkpoint, kind: str, heads: int | None, device_map: DeviceMap, dtype: torch.dtype
+) -> LlamaGenNetwork:
     what = f"a LlamaGen {kind} model ({stored.where})"
     shapes = stored.shapes
     if "tok_embeddings.weight" not in shapes or "layers.0.attention.wqkv.weight" not in shapes:
         raise WeightsError(
-            f"{stored.where} is not {what}: no tok_embeddings or wqkv in it",
-            "is it the image tokenizer (vq_*.pt)?",
+            f"{stored.where} is not {what}: tok_embeddings or wqkv is missing",
+            "is it the VQ decoder (vq_*.pt)?",
         )
     table, features = "cls_embedding.embedding_table.weight", "cls_embedding.cap_proj.fc1.weight"
     if (table if kind == "c2i" else features) not in shapes:
         other = "text-conditional (t2i)" if features in shapes else "class-conditional (c2i)"
         raise WeightsError(
-            f"{stored.where} is {other}, the settings ask for {kind}",
-            "take the other kind of profile",
+            f"{stored.where} is {other}, the profile is for {kind}",
+            f"use a profile for {other}",
         )
     vocab_size, hidden = shapes["tok_embeddings.weight"]
     n_heads = heads or (32 if hidden == 3200 else hidden // 64)
@@ -259,9 +263,15 @@ def _load(
             if kind == "c2i"
             else CaptionMlp(shapes[features][1], hidden)
         )
-        network = _Network(config, condition)
+        network = LlamaGenNetwork(config, condition)
     load_strict(
-        network, stored, what, dtype, place, lambda name: _part(name, n_heads), ignore="freqs_cis"
+        network,
+        stored,
+        what,
+        dtype,
+        device_map,
+        lambda name: _source(name, n_heads),
+        ignore="freqs_cis",
     )
     return network.eval().requires_grad_(False)
 
@@ -282,16 +292,16 @@ _RENAMED = (
 )
 
 
-def _part(name: str, n_heads: int) -> Part:
-    """Name the stored tensor of one of ours; queries, keys and values are stored as one, their rotary pairs side by side."""
+def _source(name: str, n_heads: int) -> StoredWeight:
+    """Return the source of a weight; queries, keys and values are stored as one tensor."""
     name = renamed(name, _RENAMED)
     projection = re.search(r"self_attn\.([qkv])_proj", name)
     if projection is None:
-        return Part(name)
+        return StoredWeight(name)
     third = "qkv".index(projection[1])
 
     def split(wqkv: Tensor) -> Tensor:
         own = wqkv.chunk(3)[third]
         return own if third == 2 else half_split(own, n_heads)
 
-    return Part(name.replace(projection[0], "attention.wqkv"), split)
+    return StoredWeight(name.replace(projection[0], "attention.wqkv"), split)

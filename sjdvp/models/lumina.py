@@ -1,7 +1,8 @@
-"""Lumina-mGPT 1 (7B-512/768/1024, 34B-512) and Lumina-mGPT-2.0: Chameleon decoders that draw images of many sizes.
+"""Lumina-mGPT 1 (7B-512/768/1024, 34B-512) and Lumina-mGPT-2.0: Chameleon decoders, many sizes.
 
-After the prompt come the begin of image and the size in units of 32 pixels, height first; then rows of tokens, each ended by a
-newline token. The unconditional branch is the same sequence from the begin of image on. Sources: Alpha-VLLM/Lumina-mGPT(-2.0),
+After the prompt come the begin of image and the size in units of 32 pixels, height first. Image
+rows follow, each ended by a newline token. The unconditional branch is the same sequence from the
+begin of image on. Sources: Alpha-VLLM/Lumina-mGPT and Lumina-mGPT-2.0,
 lumina_mgpt/inference_solver.py and data/item_processor.py.
 """
 
@@ -19,11 +20,15 @@ from sjdvp.models.base import ImageModel, VqDecoder
 from sjdvp.models.chameleon import load_chameleon
 from sjdvp.models.checkpoints import open_checkpoint, read_json
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.image_tokens import chameleon_image_ids
+from sjdvp.models.image_size import Size, frontier, multiples, requested, require
 from sjdvp.models.layers import packed
-from sjdvp.models.prompter import MAX_PROMPT, TokenPrompter
-from sjdvp.models.sizes import Size, frontier, multiples, requested, require
-from sjdvp.models.tokenizer import open_tokenizer, special_ids
+from sjdvp.models.tokenizer import (
+    MAX_PROMPT,
+    TokenPrompter,
+    chameleon_image_ids,
+    open_tokenizer,
+    special_ids,
+)
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import MovqDecoder, TamingDecoder
 from sjdvp.models.vq.taming import TAMING
@@ -34,76 +39,75 @@ SEPARATOR, BEGIN, NEWLINE = "<reserved08706>", "<racm3:break>", "<reserved08799>
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """What differs between the two versions."""
+class LuminaVersion:
+    """The differences between the two versions."""
 
     resolution: int  # of the default image, in pixels
     pixels_per_token: int
     tokens: Callable[[Tokenizer], range]  # vocabulary ids of the image tokens
     begin_of_text: Callable[[Path], str]  # the token's name, given the tokenizer file
     expected: dict[str, int]  # documented ids
-    pixel_files: tuple[str, ...]
-    open_pixels: Callable[[Path, torch.device], VqDecoder]
+    vq_files: tuple[str, ...]
+    open_vq: Callable[[Path, torch.device], VqDecoder]
     truncate_pixels: bool
 
 
 def _qwen_begin_of_text(tokenizer_file: Path) -> str:
-    """Lumina-mGPT-2.0's tokenizer has no begin of text; its code puts the end of text there."""
+    """Return the token before a prompt: the tokenizer has no begin of text, so the end of text."""
     about = read_json(tokenizer_file.parent / "tokenizer_config.json")
     name = about.get("bos_token") or about.get("eos_token")
-    if isinstance(name, dict):  # how transformers writes a token that has settings
+    if isinstance(name, dict):  # a token with settings
         name = name.get("content")
     if not isinstance(name, str):
         raise WeightsError(
-            f"{tokenizer_file.parent}/tokenizer_config.json names no bos_token and no eos_token"
+            f"{tokenizer_file.parent}/tokenizer_config.json names neither bos_token nor eos_token"
         )
     return name
 
 
-ONE = Version(
+VERSION_1 = LuminaVersion(
     resolution=512,
     pixels_per_token=16,
     tokens=chameleon_image_ids,
     begin_of_text=lambda tokenizer_file: "<s>",
     expected={"<s>": 0, SEPARATOR: 8710, BEGIN: 8197, NEWLINE: 8803},
-    pixel_files=("vqgan.ckpt", "tokenizer/vqgan.ckpt", "chameleon/tokenizer/vqgan.ckpt"),
-    open_pixels=lambda path, device: TamingDecoder.load(open_checkpoint(path), TAMING, device),
+    vq_files=("vqgan.ckpt", "tokenizer/vqgan.ckpt", "chameleon/tokenizer/vqgan.ckpt"),
+    open_vq=lambda path, device: TamingDecoder.load(open_checkpoint(path), TAMING, device),
     truncate_pixels=True,
 )
-TWO = Version(
+VERSION_2 = LuminaVersion(
     resolution=768,
     pixels_per_token=8,
-    tokens=lambda tokenizer: range(
-        155000, 155000 + 16384
-    ),  # fixed in the code; these ids have no names
+    # Fixed in the official code: these ids have no names.
+    tokens=lambda tokenizer: range(155000, 155000 + 16384),
     begin_of_text=_qwen_begin_of_text,
     expected={BEGIN: 151665, NEWLINE: 151670},
-    pixel_files=("movqgan_270M.ckpt", "movqgan/270M/movqgan_270M.ckpt"),
-    open_pixels=lambda path, device: MovqDecoder.load(open_checkpoint(path), device),
+    vq_files=("movqgan_270M.ckpt", "movqgan/270M/movqgan_270M.ckpt"),
+    open_vq=lambda path, device: MovqDecoder.load(open_checkpoint(path), device),
     truncate_pixels=False,
 )
 
 
-def open_one(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_lumina_1(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Lumina-mGPT 1."""
-    return _open(ONE, config, place, dtype)
+    return _open(VERSION_1, config, device_map, dtype)
 
 
-def open_two(config: ModelConfig, place: DeviceMap, dtype: torch.dtype) -> ImageModel:
+def open_lumina_2(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Lumina-mGPT-2.0."""
-    return _open(TWO, config, place, dtype)
+    return _open(VERSION_2, config, device_map, dtype)
 
 
 def _open(
-    version: Version, config: ModelConfig, place: DeviceMap, dtype: torch.dtype
+    version: LuminaVersion, config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype
 ) -> ImageModel:
     width, height = _size(config, version)
     weights = locate(config.path, config.revision)
     names = ("tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json")
     tokenizer_file = find_file(weights, names, config.tokenizer, "model.tokenizer")
     tokenizer = open_tokenizer(tokenizer_file)
-    pixel_file = find_file(weights, version.pixel_files, config.vq_decoder, "model.vq_decoder")
-    network = load_chameleon(weights.path, version.tokens(tokenizer), place, dtype)
+    vq_file = find_file(weights, version.vq_files, config.vq_decoder, "model.vq_decoder")
+    network = load_chameleon(weights.path, version.tokens(tokenizer), device_map, dtype)
     embeds_TD = network.embeds_TD
     size_names = [f"<reserved{8800 + side // UNIT:05d}>" for side in (height, width)]
     special = [version.begin_of_text(tokenizer_file), SEPARATOR, BEGIN, NEWLINE, *size_names]
@@ -132,13 +136,13 @@ def _open(
         token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
         row_end_D=embeds_TD[newline],
         head=packed(network.head),
-        vq_decoder=version.open_pixels(pixel_file, place.device),
+        vq_decoder=version.open_vq(vq_file, device_map.device),
         truncate_pixels=version.truncate_pixels,
     )
 
 
-def _size(config: ModelConfig, version: Version) -> Size:
-    """Return the image size; where the trained resolution is known, one of the sizes seen in training."""
+def _size(config: ModelConfig, version: LuminaVersion) -> Size:
+    """Return the image size: one seen in training, where the trained resolution is known."""
     side = config.resolution or version.resolution
     size = requested(config, (side, side))
     if config.resolution is None:

@@ -1,7 +1,7 @@
-"""Models of the published shapes with random weights: for measuring speed where the weights are not.
+"""Models of the published shapes with random weights, to measure speed without the weights.
 
-The transformer is a Llama of the model's depth, widths and heads, the head gives its image tokens, the grid is that of the profile's
-images. What is left out costs next to nothing (normalised queries, biases) or is not measured (text, pixels).
+The transformer is a Llama with the model's depth, widths and heads; vocabulary and layout are the
+model's. Norms of queries and keys and biases are left out; text and pixels are not measured.
 """
 
 from dataclasses import dataclass, replace
@@ -14,17 +14,17 @@ from transformers import LlamaConfig, LlamaModel
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
-from sjdvp.interfaces import ImageLayout, Prompt, PromptRow
+from sjdvp.interfaces import EncodedPrompt, ImageLayout, PromptBranch
 from sjdvp.models.base import ImageModel
+from sjdvp.models.image_size import requested
 from sjdvp.models.layers import packed
-from sjdvp.models.sizes import requested
 from sjdvp.models.transformer import Transformer
 
-N_PROMPT = 32  # tokens of the prompt that every text stands for
+N_PROMPT = 32  # tokens of every prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """The sizes of a model."""
 
     n_layers: int
@@ -36,50 +36,52 @@ class Shape:
     pixels_per_token: int = 16
     row_end: bool = False
     max_prompt: int = 320
-    side: int = 512  # of its images in pixels, where the profile leaves that to the model
+    side: int = 512  # pixels, where the profile names no image size
 
 
-_CHAMELEON = Shape(32, 4096, 11008, 32, 32, 8192)
+_CHAMELEON = ModelShape(32, 4096, 11008, 32, 32, 8192)
 
 SHAPES = {  # by profile
-    "emoji": Shape(8, 256, 704, 4, 4, 1024, pixels_per_token=4, max_prompt=32, side=64),
+    "emoji": ModelShape(8, 256, 704, 4, 4, 1024, pixels_per_token=4, max_prompt=32, side=64),
     "lumina-mgpt-7b-*": replace(_CHAMELEON, row_end=True),
-    "lumina-mgpt-34b-*": Shape(48, 8192, 22016, 64, 8, 8192, row_end=True),
+    "lumina-mgpt-34b-*": ModelShape(48, 8192, 22016, 64, 8, 8192, row_end=True),
     "lumina-mgpt-2": replace(_CHAMELEON, vocab_size=16384, pixels_per_token=8, row_end=True),
     "anole-7b": _CHAMELEON,
-    "emu3-gen": Shape(32, 4096, 14336, 32, 8, 32768, pixels_per_token=8, row_end=True),
-    "emu3.5-image": Shape(64, 5120, 25600, 64, 8, 131072, row_end=True, max_prompt=512),
-    "janus-1.3b": Shape(24, 2048, 5632, 16, 16, 16384),
-    "janus-pro-1b": Shape(24, 2048, 5632, 16, 16, 16384),
-    "janus-pro-7b": Shape(30, 4096, 11008, 32, 32, 16384),
-    "liquid-7b": Shape(28, 3072, 24576, 16, 16, 8192),
-    "llamagen-c2i-b-*": Shape(12, 768, 2048, 12, 12, 16384, max_prompt=1),
-    "llamagen-c2i-l-*": Shape(24, 1024, 2816, 16, 16, 16384, max_prompt=1),
-    "llamagen-c2i-xl-*": Shape(36, 1280, 3584, 20, 20, 16384, max_prompt=1),
-    "llamagen-c2i-xxl-*": Shape(48, 1536, 4096, 24, 24, 16384, max_prompt=1),
-    "llamagen-c2i-3b-*": Shape(24, 3200, 8704, 32, 32, 16384, max_prompt=1),
-    "llamagen-t2i-*": Shape(36, 1280, 3584, 20, 20, 16384, max_prompt=120),
+    "emu3-gen": ModelShape(32, 4096, 14336, 32, 8, 32768, pixels_per_token=8, row_end=True),
+    "emu3.5-image": ModelShape(64, 5120, 25600, 64, 8, 131072, row_end=True, max_prompt=512),
+    "janus-1.3b": ModelShape(24, 2048, 5632, 16, 16, 16384),
+    "janus-pro-1b": ModelShape(24, 2048, 5632, 16, 16, 16384),
+    "janus-pro-7b": ModelShape(30, 4096, 11008, 32, 32, 16384),
+    "liquid-7b": ModelShape(28, 3072, 24576, 16, 16, 8192),
+    "llamagen-c2i-b-*": ModelShape(12, 768, 2048, 12, 12, 16384, max_prompt=1),
+    "llamagen-c2i-l-*": ModelShape(24, 1024, 2816, 16, 16, 16384, max_prompt=1),
+    "llamagen-c2i-xl-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=1),
+    "llamagen-c2i-xxl-*": ModelShape(48, 1536, 4096, 24, 24, 16384, max_prompt=1),
+    "llamagen-c2i-3b-*": ModelShape(24, 3200, 8704, 32, 32, 16384, max_prompt=1),
+    "llamagen-t2i-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=120),
 }
 
 
-def shape_of(profile: str) -> Shape:
-    """Return the shape of a profile's model. Raises ConfigError when it is not known."""
+def shape_of(profile: str) -> ModelShape:
+    """Return the shape of a profile's model. Raises ConfigError when it is unknown."""
     found = next((shape for pattern, shape in SHAPES.items() if fnmatch(profile, pattern)), None)
     if found is None:
-        raise ConfigError(f"the shape of {profile!r} is not known", f"known: {', '.join(SHAPES)}")
+        raise ConfigError(
+            f"the shape of profile {profile!r} is unknown", f"known: {', '.join(SHAPES)}"
+        )
     return found
 
 
-def tiny(shape: Shape) -> Shape:
-    """Return a small model with the grid, tokens and prompt of `shape`: for trying out what is to be run on a large machine."""
+def tiny(shape: ModelShape) -> ModelShape:
+    """Return a small shape with the layout, vocabulary and prompt of `shape`, for trial runs."""
     n_kv_heads = max(1, 4 * shape.n_kv_heads // shape.n_heads)
     return replace(shape, n_layers=2, hidden=64, feed_forward=128, n_heads=4, n_kv_heads=n_kv_heads)
 
 
-def open_stand_in(
-    shape: Shape, config: RunConfig, device: torch.device, dtype: torch.dtype
+def open_random_model(
+    shape: ModelShape, config: RunConfig, device: torch.device, dtype: torch.dtype
 ) -> ImageModel:
-    """Make a model of that shape for the images of `config`, its weights drawn from a fixed seed."""
+    """Make a model of that shape for the images of `config`, with weights from a fixed seed."""
     model = config.model
     width, height = requested(model, (shape.side, shape.side))
     layout = ImageLayout(
@@ -89,12 +91,18 @@ def open_stand_in(
         shape.row_end,
     )
     settings = LlamaConfig(
-        vocab_size=1, hidden_size=shape.hidden, intermediate_size=shape.feed_forward, num_hidden_layers=shape.n_layers,
-        num_attention_heads=shape.n_heads, num_key_value_heads=shape.n_kv_heads, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=1,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.n_layers,
+        num_attention_heads=shape.n_heads,
+        num_key_value_heads=shape.n_kv_heads,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     with torch.device("meta"):
         decoder: Any = LlamaModel(settings)
-    decoder = decoder.to(dtype).to_empty(device=device)  # in this order: never in float32
+    decoder = decoder.to(dtype).to_empty(device=device)  # cast first: never float32 in memory
     noise = torch.Generator(device).manual_seed(0)
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)
@@ -104,18 +112,20 @@ def open_stand_in(
     embeds_VD = _fill(torch.empty_like(head.weight), noise)
     _fill(head.weight.data, noise)
     n_prompt = min(N_PROMPT, shape.max_prompt)
-    branch = PromptRow(embeds_VD[:n_prompt], torch.ones(n_prompt, dtype=torch.bool, device=device))
+    branch = PromptBranch(
+        embeds_VD[:n_prompt], torch.ones(n_prompt, dtype=torch.bool, device=device)
+    )
     return ImageModel(
         name=f"random weights in the shape of {config.profile}",
         revision=None,
         layout=layout,
         max_prompt=shape.max_prompt,
         transformer=Transformer(decoder),
-        prompt=lambda text: Prompt(branch, branch, n_prompt, truncated=False),
+        prompt=lambda text: EncodedPrompt(branch, branch, n_prompt, truncated=False),
         token_embeds_VD=embeds_VD,
         row_end_D=embeds_VD[0] if shape.row_end else None,
         head=packed(head),
-        vq_decoder=_NoPixels(embeds_VD),
+        vq_decoder=_GreyDecoder(embeds_VD),
         truncate_pixels=False,
     )
 
@@ -124,8 +134,8 @@ def _fill(weight: Tensor, noise: torch.Generator, mean: float = 0.0) -> Tensor:
     return weight.normal_(mean, 0.02, generator=noise)
 
 
-class _NoPixels:
-    """Grey images; the codebook is noise."""
+class _GreyDecoder:
+    """Decodes to grey images; its codebook is noise."""
 
     def __init__(self, vectors_VE: Tensor) -> None:
         self._vectors_VE = vectors_VE

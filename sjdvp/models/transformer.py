@@ -81,8 +81,8 @@ class Transformer:
                 compute_on(layer, device)
             compute_on(self._decoder.norm, self.device)
         if self.device.type == "cuda":
-            # On sm_90 and sm_100 torch prefers cuDNN's attention, which builds a plan of 50 to 450 ms
-            # for every new shape, so for every length of prompt.
+            # On sm_90 and sm_100 torch prefers cuDNN's attention, which takes 50 to 450 ms to plan
+            # every new shape, so every length of prompt.
             torch.backends.cuda.enable_cudnn_sdp(False)
 
     @property
@@ -135,7 +135,7 @@ def _attention(
     scaling: float,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend in layers that are transformers' own; arguments and result as transformers has them."""
+    """Attend in layers of transformers; arguments and result are as transformers has them."""
     return attend(query, key, value, attention_mask, scaling).contiguous(), None
 
 

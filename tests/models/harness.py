@@ -12,7 +12,7 @@ from sjdvp.config import DecoderConfig, RunConfig, SamplingConfig, from_table
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.metrics import token_digest
 from sjdvp.engine.model_runner import ModelRunner
-from sjdvp.interfaces import ImageLayout, Prompt
+from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.jobs import ImageResult, Job
 from sjdvp.models.base import ImageModel
 from sjdvp.presets import preset
@@ -60,7 +60,7 @@ def on_positions(layout: ImageLayout, tokens_N: Tensor) -> Tensor:
 @torch.inference_mode()
 def teacher_forced(
     model: ImageModel,
-    prompts: list[Prompt],
+    prompts: list[EncodedPrompt],
     tokens_BN: Iterable[Tensor],
     scale: float,
     window: int = 5,
@@ -102,7 +102,7 @@ class _Jobs:
 
 def sample(
     model: ImageModel,
-    prompts: list[Prompt],
+    prompts: list[EncodedPrompt],
     decoder: str,
     sampling: SamplingConfig,
     *,
@@ -129,7 +129,7 @@ def digests(images: list[ImageResult]) -> list[str]:
 
 
 def assert_greedy(
-    model: ImageModel, prompts: list[Prompt], tokens_BN: Iterable[Tensor], scale: float
+    model: ImageModel, prompts: list[EncodedPrompt], tokens_BN: Iterable[Tensor], scale: float
 ) -> list[ImageResult]:
     """Assert that greedy decoding gives exactly these tokens, token by token and by Jacobi iteration, alone and in a batch."""
     expected = [token_digest(tokens_N.flatten().tolist()) for tokens_N in tokens_BN]
@@ -140,7 +140,9 @@ def assert_greedy(
     return images
 
 
-def assert_same_noise(model: ImageModel, prompts: list[Prompt], sampling: SamplingConfig) -> None:
+def assert_same_noise(
+    model: ImageModel, prompts: list[EncodedPrompt], sampling: SamplingConfig
+) -> None:
     """Assert that every same-noise decoder gives the plain sample of the same seeds, for one row and for three."""
     plain = digests(sample(model, prompts, "ar", sampling, n_sequences=1, window=1))
     assert len(set(plain)) == len(prompts)

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from sjdvp.errors import ConfigError
-from sjdvp.models import captions
+from sjdvp.models.t5 import caption_cleaner
 
 CASES = {
     "A blue Porsche 356 parked in front of a yellow brick wall.": "a blue porsche 356 parked in front of a yellow brick wall.",
@@ -24,14 +24,14 @@ def test_cleaned_as_in_training(text: str, expected: str) -> None:
     pytest.importorskip("ftfy")
     pytest.importorskip("bs4")
     with warnings.catch_warnings(record=True) as caught:
-        assert captions.cleaner()(text) == expected
+        assert caption_cleaner()(text) == expected
     assert not caught
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ftfy", None)
     with pytest.raises(ConfigError, match="ftfy is not installed") as caught:
-        captions.cleaner()
+        caption_cleaner()
     assert caught.value.exit_code == 2
     assert 'pip install "sjdvp[t5]"' in caught.value.hint
     assert "clean_captions=false" in caught.value.hint

@@ -169,7 +169,7 @@ def test_generate(
         assert len(set(image.tobytes())) > 10
 
 
-def test_a_prompt_that_is_no_class_is_refused(
+def test_a_prompt_that_is_not_a_class_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -186,4 +186,4 @@ def test_a_prompt_that_is_no_class_is_refused(
         str(tmp_path / "out"),
     ]
     assert run([*line, *SMALL, "--set", "model.heads=4", "--device", "cpu"]) != 0
-    assert "write a number from 0 to 9" in capsys.readouterr().err
+    assert "takes class numbers from 0 to 9" in capsys.readouterr().err

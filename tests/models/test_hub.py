@@ -80,6 +80,6 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         )
         assert done.returncode == 2
         assert reason in done.stderr
-        assert "Alpha-VLLM/Lumina-mGPT-7B-768 is not here" in done.stderr
+        assert "Alpha-VLLM/Lumina-mGPT-7B-768 is not on this machine" in done.stderr
         assert str(tmp_path / "hub") in done.stderr
         assert "hf download Alpha-VLLM/Lumina-mGPT-7B-768" in done.stderr

@@ -126,10 +126,10 @@ def test_wrong_files_are_refused_with_the_reason(tokenizer: Path, tmp_path: Path
     (lora / "adapter_config.json").write_text("{}")
     shutil.copy(tokenizer, words / "tokenizer.json")
     assert "LoRA adapter" in refusal(lumina(lora, tokenizer))
-    assert "holds a tokenizer, no model" in refusal(lumina(words, tokenizer))
+    assert "holds a tokenizer, not a model" in refusal(lumina(words, tokenizer))
     assert "not Chameleon" in refusal(lumina(PARITY / "janus_hf", tokenizer))
     assert "no such file or folder" in refusal(lumina(tmp_path / "nothing", tokenizer))
-    assert "image tokenizer" in refusal(c2i(VQ, resolution=64))
+    assert "is it the VQ decoder" in refusal(c2i(VQ, resolution=64))
     assert "text-conditional" in refusal(c2i(PARITY / "llamagen_t2i" / "t2i_tiny_64.pt"))
     (half / "c2i_tiny_64.pt").write_bytes(
         (PARITY / "llamagen_c2i" / "c2i_tiny_64.pt").read_bytes()[:5000]
@@ -150,7 +150,7 @@ def test_wrong_files_are_refused_with_the_reason(tokenizer: Path, tmp_path: Path
 
 def test_llamagen_stages_are_not_confused(tmp_path: Path) -> None:
     path = PARITY / "llamagen_c2i" / "c2i_tiny_64.pt"
-    assert "by its name" in refusal(c2i(path, resolution=128))
+    assert "is for images of 64 pixels" in refusal(c2i(path, resolution=128))
     unnamed = tmp_path / "weights.pt"
     shutil.copy(path, unnamed)
     assert "model.resolution" in refusal(c2i(unnamed))

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
-from sjdvp.interfaces import ImageLayout, Prompt
+from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.models.emu3 import NEGATIVE, POSITIVE
-from sjdvp.models.sizes import same_area
+from sjdvp.models.image_size import same_area
 from sjdvp.models.vq import to_uint8
 from tests.models.harness import (
     CPU,
@@ -50,7 +50,7 @@ def emu3(folder: str, tokenizer: Path) -> ImageModel:
     return open_model(model, CPU, torch.float32)
 
 
-def golden_prompts(model: ImageModel) -> list[Prompt]:
+def golden_prompts(model: ImageModel) -> list[EncodedPrompt]:
     inputs, _ = golden("emu3_gen")
     prompter = replace(model.prompt, uncond=lambda ids: inputs["negative_prompt"].tolist())
     return [prompter.of_ids(inputs[f"cond_prompt_{row}"].tolist()) for row in range(2)]

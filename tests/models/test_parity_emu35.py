@@ -10,7 +10,7 @@ import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
 from sjdvp.errors import ConfigError, WeightsError
-from sjdvp.interfaces import ImageLayout, Prompt
+from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.models.emu3_tokenizer import open_emu3_tokenizer
@@ -45,7 +45,7 @@ def emu35() -> ImageModel:
     return open_model(config(), CPU, torch.float32)
 
 
-def golden_prompts(model: ImageModel) -> list[Prompt]:
+def golden_prompts(model: ImageModel) -> list[EncodedPrompt]:
     inputs, _ = golden("emu35")
     return [model.prompt.of_ids(inputs[f"cond_prompt_{row}"].tolist()) for row in range(2)]
 
@@ -120,9 +120,9 @@ def test_allowed_sets() -> None:
 
 def test_sizes() -> None:
     """The table of the official configuration; the default is its own."""
-    with pytest.raises(ConfigError, match="does not draw 1024x768 images") as caught:
+    with pytest.raises(ConfigError, match="no images of 1024x768 pixels") as caught:
         open_model(config(1024, 768, 1024), CPU, torch.float32)
-    assert caught.value.hint == "the nearest sizes are 1168x880 or 1248x832 or 1360x752"
+    assert str(caught.value).endswith("1168x880, 1248x832, 1360x752")
     with pytest.raises(ConfigError, match="no image sizes are known for 512"):
         open_model(config(512, 512, 512), CPU, torch.float32)
     layout = open_model(config(None, None, 1024), torch.device("meta"), torch.float32).layout

@@ -10,7 +10,7 @@ import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
 from sjdvp.errors import WeightsError
-from sjdvp.interfaces import Prompt
+from sjdvp.interfaces import EncodedPrompt
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.models.vq import to_uint8
@@ -40,7 +40,7 @@ def janus(folder: str, tokenizer: Path, backbone: str = "janus") -> ImageModel:
     return open_model(model, CPU, torch.float32)
 
 
-def golden_prompts(model: ImageModel, folder: str) -> list[Prompt]:
+def golden_prompts(model: ImageModel, folder: str) -> list[EncodedPrompt]:
     inputs, _ = golden(folder)
     return [model.prompt.of_ids(inputs[f"prompt_{row}"].tolist()) for row in range(2)]
 

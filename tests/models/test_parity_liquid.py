@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from sjdvp.config import ModelConfig, SamplingConfig
 from sjdvp.errors import WeightsError
-from sjdvp.interfaces import Prompt
+from sjdvp.interfaces import EncodedPrompt
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.sampling import to_probs
@@ -43,7 +43,7 @@ def liquid(tokenizer: Path, folder: Path = PARITY / "liquid") -> ImageModel:
     return open_model(model, CPU, torch.float32)
 
 
-def golden_prompts(model: ImageModel) -> list[Prompt]:
+def golden_prompts(model: ImageModel) -> list[EncodedPrompt]:
     inputs, _ = golden("liquid")
     return [model.prompt.of_ids(inputs[f"cond_prompt_{row}"].tolist()) for row in range(2)]
 

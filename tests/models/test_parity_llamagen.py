@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
-from sjdvp.interfaces import Prompt, PromptRow
+from sjdvp.interfaces import EncodedPrompt, PromptBranch
 from sjdvp.models import llamagen, open_model
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import open_checkpoint
@@ -55,7 +55,7 @@ def captions() -> tuple[ImageModel, llamagen.CaptionPrompter]:
     return adapt(llamagen.CAPTION_SLOTS, prompter), prompter
 
 
-def caption_prompts() -> list[Prompt]:
+def caption_prompts() -> list[EncodedPrompt]:
     inputs, _ = golden("llamagen_t2i")
     prompter = captions()[1]
     rows = zip(
@@ -128,10 +128,10 @@ def test_caption_hidden_on_the_right_side() -> None:
         inputs["t5_features_right_padded"], inputs["t5_mask_right_padded"].bool(), strict=True
     ):
         rows = [
-            PromptRow(prompter.mlp(x).detach(), mask_P)
+            PromptBranch(prompter.mlp(x).detach(), mask_P)
             for x in (features_PF * mask_P[:, None], prompter.mlp.uncond_embedding)
         ]
-        prompts.append(Prompt(*rows, n_tokens=len(mask_P), truncated=False))
+        prompts.append(EncodedPrompt(*rows, n_tokens=len(mask_P), truncated=False))
     assert (
         worst(
             teacher_forced(model, prompts, inputs["tokens"], 1),

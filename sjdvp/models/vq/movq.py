@@ -1,7 +1,7 @@
-"""The MoVQ decoder, whose norms are modulated by the code vectors: Emu3's vision tokenizer and MoVQGAN (Lumina-mGPT-2.0).
+"""The MoVQ decoder, whose norms are modulated by codebook vectors: Emu3, Lumina-mGPT-2.0 (MoVQGAN).
 
-Sources: Emu3 tokenizer/modeling_emu3visionvq.py, MoVQGAN models/vqgan.py. Emu3's decoder was made for video: one latent gives
-four frames, of which an image is the first, so only that one is decoded here.
+Sources: Emu3 tokenizer/modeling_emu3visionvq.py, MoVQGAN models/vqgan.py. Emu3's decoder was made
+for video: one latent gives four frames, of which an image is the first; only that one is decoded.
 """
 
 import re
@@ -15,10 +15,9 @@ from transformers import Emu3VQVAEConfig
 from transformers.models.emu3.modeling_emu3 import Emu3VQVAEConv3d, Emu3VQVAEDecoder
 
 from sjdvp.errors import WeightsError
-from sjdvp.models.checkpoints import Checkpoint, Part, load_strict, renamed
+from sjdvp.models.checkpoints import Checkpoint, StoredWeight, load_strict, renamed
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.vq.codebook import Codebook
-from sjdvp.models.vq.taming import UNUSED
+from sjdvp.models.vq.taming import UNUSED, Codebook
 
 # Names in the layout of Emu3VQVAE -> names in the originals.
 _ORIGINAL = (
@@ -33,7 +32,7 @@ _ORIGINAL = (
 
 
 class MovqDecoder(nn.Module):
-    """Codes to pixels, in the key layout of Emu3VQVAE."""
+    """Decodes codes to pixels; named as Emu3VQVAE."""
 
     def __init__(self, config: Emu3VQVAEConfig, *, video: bool) -> None:
         super().__init__()
@@ -49,35 +48,34 @@ class MovqDecoder(nn.Module):
 
     @classmethod
     def load(cls, stored: Checkpoint, device: torch.device) -> "MovqDecoder":
-        """Build the module from a checkpoint, in the originals' layout or transformers'. Its shapes say all about its sizes."""
+        """Build the module from a checkpoint of either format; its shapes give all sizes."""
         what = f"a MoVQ decoder ({stored.where})"
         original = not any(name.startswith("decoder.up_block.") for name in stored)
         video = "post_quant_conv.conv.weight" in stored
         config = _describe(stored.shapes, "decoder.up" if original else "decoder.up_block.up", what)
         with torch.device("meta"):
             decoder = cls(config, video=video)
-        part = _original_part if original else Part
+        source = _original_source if original else StoredWeight
         load_strict(
             decoder,
             stored,
             what,
             torch.float32,
             DeviceMap(device),
-            part if video else _image_part,
+            source if video else _image_source,
             ignore=UNUSED,
         )
         return decoder.eval().requires_grad_(False)
 
     def codebook(self) -> Tensor:
-        """Return the code vectors [V, E]."""
+        """Return the codebook vectors [V, E]."""
         return self.quantize.embedding.weight
 
     def forward(self, codes_NHW: Tensor) -> Tensor:
-        """Decode codes [N, rows, columns] to pixels [N, 3, height, width] around [-1, 1], not clipped."""
+        """Decode codes [N, rows, columns] to pixels [N, 3, height, width], not clipped."""
         vectors_NE1HW = self.codebook()[codes_NHW].movedim(-1, 1)[:, :, None]
-        both = torch.cat(
-            [self.post_quant_conv(vectors_NE1HW), vectors_NE1HW]
-        )  # the layers over time treat both alike
+        # The layers over time treat both alike.
+        both = torch.cat([self.post_quant_conv(vectors_NE1HW), vectors_NE1HW])
         for layer in self.decoder.time_res_stack:
             both = layer(both)
         for layer in self.decoder.time_conv:
@@ -90,7 +88,7 @@ class MovqDecoder(nn.Module):
 
 
 def _describe(shapes: Mapping[str, torch.Size], up: str, what: str) -> Emu3VQVAEConfig:
-    """Read the sizes of a decoder off the shapes of its tensors; `up` is where its levels are, the finest first."""
+    """Read the sizes of a decoder from its shapes; `up` holds its levels, the finest first."""
     needed = (
         "decoder.conv_in.weight",
         "decoder.conv_out.weight",
@@ -99,9 +97,7 @@ def _describe(shapes: Mapping[str, torch.Size], up: str, what: str) -> Emu3VQVAE
     )
     for name in needed:
         if name not in shapes:
-            raise WeightsError(
-                f"{what}: no {name} in it", "is this the pixel decoder of this model?"
-            )
+            raise WeightsError(f"{what}: no {name} in it", "is this the VQ decoder of this model?")
     n_levels = 1 + max(
         int(match[1])
         for match in (re.match(rf"{re.escape(up)}\.(\d+)\.", name) for name in shapes)
@@ -135,15 +131,17 @@ def _count(shapes: Mapping[str, torch.Size], pattern: str) -> int:
     return len({match[1] for match in (re.match(pattern, name) for name in shapes) if match})
 
 
-def _original_part(name: str) -> Part:
-    """Originals hold the projections of attention as 1x1 convolutions."""
+def _original_source(name: str) -> StoredWeight:
+    """Original files hold the projections of attention as 1x1 convolutions."""
     is_projection = ".attn" in name and "_proj.weight" in name
     name = re.sub(r"up_block\.up\.(\d+)\.attn_norms\.(\d+)\.", r"up.\1.attn.\2.norm.", name)
-    return Part(renamed(name, _ORIGINAL), (lambda w: w.flatten(1)) if is_projection else None)
+    return StoredWeight(
+        renamed(name, _ORIGINAL), (lambda w: w.flatten(1)) if is_projection else None
+    )
 
 
-def _image_part(name: str) -> Part:
-    """MoVQGAN knows no time: its 1x1 convolution is one of kernel 1 over time as well."""
+def _image_source(name: str) -> StoredWeight:
+    """MoVQGAN has no time axis: its 1x1 convolution becomes one with kernel 1 over time."""
     if name == "post_quant_conv.weight":
-        return Part(name, lambda w: w[:, :, None])
-    return _original_part(name)
+        return StoredWeight(name, lambda w: w[:, :, None])
+    return _original_source(name)

@@ -1,4 +1,4 @@
-"""Which image sizes a model draws, in pixels (width, height), and the refusal of others with the nearest that it does."""
+"""Image sizes (width, height) in pixels: the one of the settings, and those of a model."""
 
 import math
 from collections.abc import Iterable
@@ -10,11 +10,9 @@ Size = tuple[int, int]  # width, height
 
 
 def requested(config: ModelConfig, default: Size) -> Size:
-    """Return the size that a configuration asks for. Raises ConfigError when only one side is given."""
+    """Return the size that the settings ask for. Raises ConfigError when only one side is given."""
     if (config.width is None) != (config.height is None):
-        raise ConfigError(
-            "one side of the image is given and not the other", "give --size WxH", "model.width"
-        )
+        raise ConfigError("only one side of the image is given", "give --size WxH", "model.width")
     if config.width is None or config.height is None:
         return default
     return config.width, config.height
@@ -26,10 +24,11 @@ def require(size: Size, allowed: Iterable[Size], what: str) -> Size:
     if size in sizes:
         return size
     nearest = sorted(sizes, key=lambda other: (_distance(size, other), other))[:3]
-    listed = " or ".join(f"{width}x{height}" for width, height in nearest)
+    listed = ", ".join(f"{width}x{height}" for width, height in nearest)
+    only = "generates only" if len(sizes) == len(nearest) else "generates, as the nearest sizes,"
     raise ConfigError(
-        f"{what} does not draw {size[0]}x{size[1]} images",
-        f"the nearest sizes are {listed}",
+        f"no images of {size[0]}x{size[1]} pixels: {what} {only} {listed}",
+        f"give --size {nearest[0][0]}x{nearest[0][1]}",
         "model.width",
     )
 
@@ -39,16 +38,16 @@ def _distance(one: Size, other: Size) -> float:
 
 
 def multiples(size: Size, unit: int) -> list[Size]:
-    """Return the sizes around `size` whose sides are multiples of `unit`, and `size` itself if it is one."""
+    """Return the sizes around `size` whose sides are multiples of `unit`; `size` if it is one."""
     sides = [sorted({max(unit, side // unit * unit), -(-side // unit) * unit}) for side in size]
     return [(width, height) for width in sides[0] for height in sides[1]]
 
 
 def frontier(side: int, unit: int, max_ratio: float = 4.0) -> list[Size]:
-    """Return the sizes a model trained for `side` x `side` pixels has seen: staircase of the largest within that area.
+    """Return the sizes that a model trained for `side` x `side` pixels has seen.
 
-    In units, from one row upwards: a row is added while the area allows it, else a column is taken away (Lumina-mGPT,
-    data/item_processor.py).
+    From a height of one unit on: height grows by one while the area stays within that of the
+    square, else the width shrinks by one. Source: Lumina-mGPT, data/item_processor.py.
     """
     area = (side // unit) ** 2
     sizes, width, height = [], area, 1
@@ -63,7 +62,10 @@ def frontier(side: int, unit: int, max_ratio: float = 4.0) -> list[Size]:
 
 
 def same_area(size: Size, side: int, unit: int) -> Size:
-    """Return the size with the proportions of `size` and about `side` x `side` pixels, in units (Emu3, processing_emu3.py)."""
+    """Return the size in multiples of `unit` with about `side` x `side` pixels and this ratio.
+
+    Source: Emu3, processing_emu3.py.
+    """
     width, height = size
     scale = math.sqrt(side * side / (width * height))
     return round(width * scale / unit) * unit, round(height * scale / unit) * unit
