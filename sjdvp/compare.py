@@ -1,6 +1,7 @@
-"""The same prompts and seeds through several decoders, in turns of one batch, each into a run folder of its own. Imports no torch.
+"""The same prompts and seeds through several decoders, each into its own run folder.
 
-Nothing but the decoder differs between the variants, and all share one loaded model; so what differs in the figures is the decoder.
+The decoders share one loaded model and take turns of one batch, so that the metrics differ only by
+the decoder. Imports no torch.
 """
 
 import contextlib
@@ -35,19 +36,16 @@ from sjdvp.runs.summary import RunCounts, RunSummary
 from sjdvp.runs.writer import ImageWriter
 
 OpenGenerators = Callable[[Sequence[RunConfig]], AbstractContextManager[Sequence[ImageGenerator]]]
-Resolve = Callable[
-    [Mapping[str, Any]], Resolved
-]  # overrides by dotted key, on top of everything else that was given
+# From overrides by dotted key, above everything else that was given.
+Resolve = Callable[[Mapping[str, Any]], Resolved]
 
-_RELAX = {
-    "lantern": ("neighbours", "delta", "scale"),
-    "gsd": ("group", "delta", "distance"),
-}  # what each relaxed verifier reads
+# The settings of decoder.relax that each relaxed verifier reads.
+_RELAX = {"lantern": ("neighbours", "delta", "scale"), "gsd": ("group", "delta", "distance")}
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One decoder of a comparison: its name, which is its folder's too, and its settings."""
+    """One decoder of a comparison: its name, also that of its folder, and its settings."""
 
     name: str
     config: RunConfig
@@ -55,23 +53,23 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """What one call of `compare` is asked to draw."""
+    """What one call of `compare` is asked to generate."""
 
     variants: tuple[Variant, ...]
     out: Path
     prompts: PromptSet
     selection: Selection
-    warmup: int = 1  # images that every variant draws and forgets before anything is measured
+    warmup: int = 1  # images of every variant before the measurement, not saved
     argv: tuple[str, ...] = ()
 
 
 def plan_variants(
     decoders: Sequence[str], sweep: Mapping[str, Sequence[str]], resolve: Resolve
 ) -> tuple[Variant, ...]:
-    """Return a variant for each decoder, or for each point of the grid `sweep` that means something to that decoder.
+    """Return a variant for each decoder, or for each point of the grid `sweep`.
 
-    `sweep` holds values by setting of the decoder, with or without the leading `decoder.`. A setting that changes nothing in a
-    decoder (the window of `ar`, the prediction of `sjd`) does not multiply it.
+    `sweep` has values by setting of the decoder, with or without the leading `decoder.`. A setting
+    that changes nothing in a decoder (the window of `ar`, the prediction of `sjd`) is not varied.
     """
     grid = {_decoder_key(key): values for key, values in sweep.items()}
     variants = []
@@ -111,7 +109,7 @@ def _matters(decoder: str, key: str, values: Sequence[str], resolve: Resolve) ->
 
 
 def _effective(decoder: DecoderConfig) -> DecoderConfig:
-    """Return the decoder without the parameters of parts that it does not have."""
+    """Return the decoder with defaults for the parameters that it does not read."""
     prediction = decoder.prediction if decoder.prediction.kind != "none" else PredictionConfig()
     relax = RelaxConfig(
         **{name: getattr(decoder.relax, name) for name in _RELAX.get(decoder.verifier, ())}
@@ -122,21 +120,22 @@ def _effective(decoder: DecoderConfig) -> DecoderConfig:
 def compare(
     request: ComparisonRequest, open_generators: OpenGenerators, listen: Listener
 ) -> RunSummary:
-    """Draw what is not on disk yet, the variants taking turns; tells the same events as `generate`.
+    """Generate the missing images of all variants in turns; emits the same events as `generate`.
 
-    Each turn of a variant is one batch; who goes first moves on by one with every turn, so that a slow moment strikes all alike.
-    Raises ConfigError and FolderError before generation, StorageError when the disk refuses, Interrupted after a signal.
+    A turn is one batch of one variant, and the first variant of a round changes with every round,
+    so that a slow moment of the machine affects all alike. Raises ConfigError and FolderError
+    before generation, StorageError when the disk refuses, Interrupted after a signal.
     """
     with stoppable(), contextlib.ExitStack() as held:
-        tracks = [held.enter_context(_open_track(variant, request)) for variant in _seeded(request)]
-        tally = _announce(request, tracks, listen)
+        runs = [held.enter_context(_open_variant(variant, request)) for variant in _seeded(request)]
+        counts = _announce(request, runs, listen)
         start = time.perf_counter()
         try:
-            if any(track.todo for track in tracks):
-                with open_generators(_pinned(tracks, request.out)) as generators:
-                    _draw(request, tracks, generators, tally, listen)
+            if any(run.todo for run in runs):
+                with open_generators(_pinned(runs, request.out)) as generators:
+                    _take_turns(request, runs, generators, counts, listen)
         finally:
-            summary = tally.summary(time.perf_counter() - start)
+            summary = counts.summary(time.perf_counter() - start)
             listen(RunFinished(summary.as_json()))
     return summary
 
@@ -147,17 +146,20 @@ def variant_folders(request: ComparisonRequest) -> list[Path]:
 
 
 def _seeded(request: ComparisonRequest) -> list[Variant]:
-    """Check that every folder fits its variant, and give all variants one seed: the given one, that of the folders, or a new one."""
+    """Check that each folder fits its variant, and give all variants one seed.
+
+    It is the given seed, that of the folders, or a new one.
+    """
     if not request.variants:
-        raise ConfigError("no decoder is given", "for example --decoders ar,sjd,sjdvp")
+        raise ConfigError("a comparison needs decoders", "for example --decoders ar,sjd,sjdvp")
     if (request.out / RUN).exists():
         raise FolderError(
             f"{request.out} is a run folder itself",
-            "give a new folder, for a run folder of each decoder",
+            "give a new folder; each decoder gets a run folder in it",
         )
     if any(variant.config.run.batch_size == "auto" for variant in request.variants):
         raise ConfigError(
-            "a comparison needs a batch size of its own choice",
+            "a comparison needs a fixed batch size, not auto",
             "give --batch-size 1, or another number",
         )
     fits = [
@@ -171,84 +173,75 @@ def _seeded(request: ComparisonRequest) -> list[Variant]:
         replace(variant, config=replace(variant.config, run=replace(variant.config.run, seed=seed)))
         for variant in request.variants
     ]
-    for variant in (
-        variants
-    ):  # again, now that the seed is known: folders of different seeds do not fit together
+    for variant in variants:  # again with the seed: the folders must have the same one
         check_fits(request.out / variant.name, variant.config, request.prompts)
     return variants
 
 
 def _announce(
-    request: ComparisonRequest, tracks: Sequence["_Track"], listen: Listener
+    request: ComparisonRequest, runs: Sequence["VariantRun"], listen: Listener
 ) -> RunCounts:
-    tally = RunCounts()
-    for track in tracks:
-        tally.requested += len(track.todo) + track.done
-        tally.skipped += track.done
-    config = tracks[0].config
-    lossless = all(track.config.decoder.lossless for track in tracks)
-    names = ", ".join(track.name for track in tracks)
-    listen(
-        RunStarted(
-            tally.requested, tally.skipped, str(request.out), names, lossless, config.run.device
-        )
-    )
-    if len({track.done for track in tracks}) > 1:
-        listen(
-            Note(
-                "warning",
-                "some decoders have drawn more before: their times were not measured in turns with the others",
-            )
-        )
-    return tally
+    counts = RunCounts()
+    for run in runs:
+        counts.requested += len(run.todo) + run.done
+        counts.skipped += run.done
+    lossless = all(run.config.decoder.lossless for run in runs)
+    names = ", ".join(run.name for run in runs)
+    listen(RunStarted(counts.requested, counts.skipped, str(request.out), names, lossless))
+    if len({run.done for run in runs}) > 1:
+        uneven = "some decoders have more finished images: not all times were measured in turns"
+        listen(Note("warning", uneven))
+    return counts
 
 
-def _pinned(tracks: Sequence["_Track"], out: Path) -> list[RunConfig]:
-    """Return the settings of the variants with paths for hub ids, all at one revision: that of the first variant's folder."""
-    first, *others = tracks
-    model = first.run.located_config().model
-    for track in others:
-        kept = track.run.keep_revision(model.revision)
+def _pinned(runs: Sequence["VariantRun"], out: Path) -> list[RunConfig]:
+    """Return the settings with local paths instead of hub ids, all of one revision.
+
+    It is the revision of the first variant's folder.
+    """
+    first, *others = runs
+    model = first.folder.located_config().model
+    for run in others:
+        kept = run.folder.keep_revision(model.revision)
         if kept != model.revision:
             raise FolderError(
-                f"{out / track.name} was drawn with revision {kept} of the weights, and {out / first.name} with {model.revision}",
-                "compare them in a new folder",
+                f"{out / run.name} has revision {kept} of the weights, {out / first.name} has "
+                f"{model.revision}",
+                "compare in a new folder",
             )
-    return [replace(track.config, model=model) for track in tracks]
+    return [replace(run.config, model=model) for run in runs]
 
 
-def _draw(
+def _take_turns(
     request: ComparisonRequest,
-    tracks: Sequence["_Track"],
+    runs: Sequence["VariantRun"],
     generators: Sequence[ImageGenerator],
-    tally: RunCounts,
+    counts: RunCounts,
     listen: Listener,
 ) -> None:
     variants = [
-        (track, generator)
-        for track, generator in zip(tracks, generators, strict=True)
-        if track.todo
+        (run, generator) for run, generator in zip(runs, generators, strict=True) if run.todo
     ]
-    for track, generator in variants:
-        for _ in generator.generate(_Jobs(_warmup_jobs(request, track.run.info.seed))):
+    for run, generator in variants:
+        for _ in generator.generate(_Jobs(_warmup_jobs(request, run.folder.info.seed))):
             pass
-    allowed = tracks[0].config.run.max_failures
+    allowed = runs[0].config.run.max_failures
     for turn in itertools.count():
         variants = [variant for variant in variants if variant[0].todo]
         if not variants:
             return
         first = turn % len(variants)
-        for track, generator in variants[first:] + variants[:first]:
-            for row in track.take_turn(generator):
-                tally.add(row)
+        for run, generator in variants[first:] + variants[:first]:
+            for row in run.take_turn(generator):
+                counts.add(row)
                 listen(ImageFinished(row))
-        if allowed is not None and tally.failed > allowed:
-            listen(Note("warning", f"stopped: {tally.failed} failed images, {allowed} allowed"))
+        if allowed is not None and counts.failed > allowed:
+            listen(Note("warning", f"stopped: {counts.failed} failed images, {allowed} allowed"))
             return
 
 
 def _warmup_jobs(request: ComparisonRequest, seed: int) -> list[Job]:
-    """Return images beyond those of the run, so that none of them is drawn twice with the same seed."""
+    """Return jobs whose seeds are not those of any image of the run."""
     prompts = request.prompts.prompts
     jobs = []
     for i in range(request.warmup):
@@ -259,24 +252,24 @@ def _warmup_jobs(request: ComparisonRequest, seed: int) -> list[Job]:
 
 
 @dataclass(slots=True)
-class _Track:
-    """A variant on disk, locked and open for writing."""
+class VariantRun:
+    """A variant whose run folder is locked and open for writing."""
 
     name: str
-    run: OpenRun
+    folder: OpenRun
     todo: list[Task]
-    done: int  # images finished by earlier runs
+    done: int  # images of earlier runs
     writer: ImageWriter
 
     @property
     def config(self) -> RunConfig:
         """The settings of the variant."""
-        return self.run.config
+        return self.folder.config
 
     def take_turn(self, generator: ImageGenerator) -> Iterator[JsonRow]:
-        """Draw and save the next batch; yields the rows as they are on disk."""
+        """Generate and save the next batch; yields the log rows as they are on disk."""
         size = self.config.run.batch_size
-        assert size != "auto"  # `compare` has seen to it
+        assert size != "auto"  # `_seeded` has checked it
         turn = {task.job: task for task in self.todo[:size]}
         del self.todo[:size]
         for image in generator.generate(_Jobs(turn)):
@@ -285,7 +278,7 @@ class _Track:
 
 
 @contextlib.contextmanager
-def _open_track(variant: Variant, request: ComparisonRequest) -> Iterator[_Track]:
+def _open_variant(variant: Variant, request: ComparisonRequest) -> Iterator[VariantRun]:
     wanted = Wanted(variant.config.run.num_images_per_prompt, request.selection)
     root, prompts = request.out / variant.name, request.prompts
     with (
@@ -295,7 +288,7 @@ def _open_track(variant: Variant, request: ComparisonRequest) -> Iterator[_Track
         plan = run.plan(request.selection)
         todo = [task for prompt in prompts.prompts for task in plan.tasks(prompt)]
         done = plan.count(prompts.prompts)["finished"]
-        yield _Track(variant.name, run, todo, done, writer)
+        yield VariantRun(variant.name, run, todo, done, writer)
 
 
 class _Jobs:

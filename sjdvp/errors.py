@@ -1,11 +1,12 @@
-"""The errors a user can meet. Each says what was asked, what was found, and (as `hint`) what to do.
+"""The errors a user can meet: one sentence on what is wrong, and a hint on what to do.
 
-The command line turns a `SjdvpError` into one line on stderr and `exit_code`; anything else is a bug and keeps its traceback.
+The command line prints a `SjdvpError` on stderr and returns its `exit_code`. Any other exception is
+a bug and keeps its traceback.
 """
 
 
 class SjdvpError(Exception):
-    """Base of every error that is the user's business; `hint` is the advice printed after the message."""
+    """Base of every error that a user can meet; `hint` is printed after the message."""
 
     exit_code = 1
 
@@ -15,7 +16,7 @@ class SjdvpError(Exception):
 
 
 class ConfigError(SjdvpError):
-    """A flag, profile or environment value that cannot be used; `key` is the dotted setting at fault, where there is one."""
+    """A value of a flag, profile or variable is wrong; `key` is the dotted setting, if any."""
 
     exit_code = 2
 
@@ -25,53 +26,53 @@ class ConfigError(SjdvpError):
 
 
 class PromptError(SjdvpError):
-    """A prompt file that cannot be read as it is; the message lists its problems, each with its line."""
+    """A prompt file cannot be read; the message lists its problems with their lines."""
 
     exit_code = 2
 
 
 class FolderError(SjdvpError):
-    """A run folder that does not fit the request (other settings, changed prompts, locked by another process)."""
+    """A run folder does not fit the request: other settings or prompts, or it is in use."""
 
     exit_code = 2
 
 
 class BusyError(FolderError):
-    """Another process draws into the folder what was asked of this one."""
+    """Another process is generating the same images into the folder."""
 
 
 class WeightsError(SjdvpError):
-    """Weights that are absent, of another family, or not of the expected shape."""
+    """Weights are missing, of another model family, or of another shape."""
 
     exit_code = 2
 
 
 class DeviceError(SjdvpError):
-    """A device that does not exist or does not have what the run needs."""
+    """A device does not exist or lacks what the run needs."""
 
     exit_code = 2
 
 
 class SlurmError(SjdvpError):
-    """SLURM's commands are not there, do not answer, or refuse; or its scripts in the run folder cannot be used."""
+    """SLURM is missing, does not answer or refuses, or its scripts cannot be used."""
 
     exit_code = 2
 
 
 class StorageError(SjdvpError):
-    """The disk refused a write during the run: nothing half-written is left, the run can be resumed."""
+    """The disk refused a write: no file is half-written, and the run can be resumed."""
 
     exit_code = 1
 
 
 class ImageError(SjdvpError):
-    """One image that failed (non-finite logits or pixels, out of memory at batch 1); the others go on."""
+    """One image failed, such as by non-finite logits; the others are still generated."""
 
     exit_code = 1
 
 
 class Interrupted(SjdvpError):
-    """The run was asked to stop by a signal; its state is saved."""
+    """A signal stopped the run; its state is saved."""
 
     def __init__(self, signum: int) -> None:
         super().__init__("interrupted", "run the same command to resume")

@@ -1,4 +1,4 @@
-"""What the engine and the runner tell their listeners: progress bars, plain logs and tests listen; nobody prints from inside."""
+"""Events of a run, for listeners such as the progress bar. The library itself prints nothing."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -8,14 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The work is known: `total` images are requested of this process, `done` of them were finished by an earlier run."""
+    """The work is known; no model is loaded yet."""
 
-    total: int | None  # None: prompts come from a pipe that has not ended
-    done: int
+    total: int | None  # requested images; None: prompts come from a pipe that has not ended
+    done: int  # of those, finished by an earlier run
     out: str
-    decoder: str
+    decoder: str  # with the preset that `best` stands for, and the window
     lossless: bool
-    device: str
 
 
 @dataclass(frozen=True, slots=True)

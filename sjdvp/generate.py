@@ -16,6 +16,7 @@ from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted, one_at_a_time
 from sjdvp.jobs import ImageResult, OpenGenerator
+from sjdvp.presets import resolved_name
 from sjdvp.runs.folder import CheckModel, OpenRun, RunFolder, check_fits, make_plan
 from sjdvp.runs.job_queue import PipeReader, Task, TaskQueue, from_list
 from sjdvp.runs.prompts import (
@@ -194,9 +195,8 @@ class _Run:
                 total=None if prompts is None else self.counts.requested,
                 done=self.counts.skipped,
                 out=str(self.request.out),
-                decoder=config.decoder.preset,
+                decoder=f"{resolved_name(config.decoder.preset)}, window {config.decoder.window}",
                 lossless=config.decoder.lossless,
-                device=config.run.device,
             )
         )
         seed = f"run seed {self.plan.seed}" if config.run.seed is None else ""

@@ -1,7 +1,8 @@
-"""Where settings come from: find and list profiles, merge the layers, and remember the origin of every value. Imports no torch.
+"""Where settings come from: profiles, layers, and the origin of every value. Imports no torch.
 
-Precedence, lowest first: built-in, user file, profile, `SJDVP_*` environment, flags. A layer holds what was given in it, never what
-differs from a default. A decoder preset fills in the structural fields beneath the layer that names it; see `_merge`.
+Precedence, lowest first: built-in, user file, profile, `SJDVP_*` environment, flags. A layer holds
+what was given in it, also where that equals a default. A decoder preset fills in structural fields
+below the layer that names it, see `_merge`.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ STRUCTURE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One YAML preset on disk."""
+    """One YAML file of settings."""
 
     name: str
     path: Path
@@ -42,7 +43,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source gave: dotted keys to values, and the word for the source."""
+    """What one source gave: its values and their origin, by dotted key."""
 
     origins: Mapping[str, str]
     values: Mapping[str, Any]
@@ -50,7 +51,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A finished configuration, the origin of each of its settings by dotted key, and remarks a user should read."""
+    """A configuration, the origin of each setting by dotted key, and warnings."""
 
     config: RunConfig
     origins: Mapping[str, str]
@@ -64,8 +65,9 @@ def resolve(
 ) -> Resolved:
     """Merge all layers into one configuration.
 
-    `profile` is a name or a YAML file; None takes the one that the environment or the user file names. `overrides` are the flags,
-    by dotted key: text is read by the type of its setting, anything else is taken as it is. `environ` defaults to the process's.
+    `profile` is a name or a YAML file; None takes the one of the environment or the user file.
+    `overrides` are the flags by dotted key; text is read by the type of its setting. `environ`
+    defaults to that of the process.
     """
     environ = os.environ if environ is None else environ
     user, env = _user_layer(environ), _environment_layer(environ)
@@ -95,7 +97,7 @@ def resolve(
 def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
     """Return the file of a profile, given by name or as a path to a YAML file."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 (that of Path fails where there is no home)
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (Path fails without a home)
         with _reading(path):
             if not path.is_file():
                 raise ConfigError(f"no profile file {name}")
@@ -112,16 +114,16 @@ def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
 
 
 def list_profiles(environ: Mapping[str, str] | None = None) -> list[Profile]:
-    """Return every profile that can be given by name, sorted; a profile of the user hides a packaged one of the same name.
+    """Return every profile that can be given by name, sorted, also those that cannot be read.
 
-    One whose file cannot be read is among them, with its problem.
+    A profile of the user hides a packaged one of the same name.
     """
     paths = {path.stem: path for path in _files(environ)}
     return [_profile(name, path) for name, path in sorted(paths.items())]
 
 
 def user_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of the user's own settings; None where there is no home (a bare service account)."""
+    """Return the folder of the user's settings; None without a home, as of a service account."""
     config = environ.get("XDG_CONFIG_HOME", "")
     if not config.startswith("/"):  # the XDG rule: relative paths are to be ignored
         home = environ.get("HOME", "")
@@ -130,7 +132,7 @@ def user_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def packaged_folder() -> Path:
-    """Return the folder of the shipped profiles: inside the installed package, or at the top of a checkout."""
+    """Return the folder of the shipped profiles: in the package, or at the top of a checkout."""
     package = Path(__file__).resolve().parent
     installed = package / "profile_files"
     return installed if installed.is_dir() else package.parent / "profiles"
@@ -251,9 +253,10 @@ def _layer(origin: str, values: Mapping[str, Any]) -> Layer:
 def _merge(layers: Iterable[Layer]) -> tuple[dict[str, tuple[Any, str]], tuple[str, ...]]:
     """Merge layers, lowest first, into dotted key -> (value, origin).
 
-    The highest layer that names a decoder preset decides the structure: the structural fields of lower layers are dropped, the
-    preset's own fill in, and what is given beside or above it still wins. Parameters (window, prediction.rises, ...) are kept: those of
-    the preset are only what counts where no layer gives them.
+    The highest layer that names a decoder preset decides the structure: structural fields of lower
+    layers are dropped, those of the preset are filled in, and fields given in the same or a higher
+    layer win. Parameters (window, prediction.rises, ...) of lower layers are kept: those of the
+    preset count only where no layer gives them.
     """
     stack = [_layer("built-in", {"decoder.preset": RunConfig().decoder.preset}), *layers]
     chosen = max(i for i, layer in enumerate(stack) if "decoder.preset" in layer.values)
@@ -279,11 +282,11 @@ def _merge(layers: Iterable[Layer]) -> tuple[dict[str, tuple[Any, str]], tuple[s
 def _force(
     merged: dict[str, tuple[Any, str]], name: str, fields: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Impose what a decoder is by definition (`ar`: window 1, `jacobi`: greedy); say so where a flag asked otherwise."""
+    """Set what defines a decoder (`ar`: window 1, `jacobi`: greedy); note flags that differ."""
     forced = {key: value for key, value in fields.items() if key == "decoder.window"}
     forced |= {"sampling.temperature": 0.0} if name in GREEDY else {}
     notes = [
-        f"decoder {name} means {key} {value}: the {merged[key][0]} given by {merged[key][1]} is not used"
+        f"decoder {name} means {key} {value}; {merged[key][0]} is not used"
         for key, value in forced.items()
         if key in merged and merged[key][0] != value and merged[key][1] == "flag"
     ]
@@ -294,7 +297,7 @@ def _force(
 def _flatten(
     table: Mapping[str, Any], types: Mapping[str, Any], where: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of every setting in nested sections; unknown keys and values in place of a section are errors."""
+    """Yield (dotted key, value) of every setting in nested sections; raises ConfigError."""
     sections = {
         key.rsplit(".", depth)[0] for key in types for depth in range(1, key.count(".") + 1)
     }

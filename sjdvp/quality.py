@@ -1,10 +1,12 @@
-"""How good the images of finished runs are: CLIP score, and Fréchet distance to reference images. Needs `sjdvp[eval]`.
+"""Quality of the images of finished runs: CLIP score and Fréchet distance. Needs `sjdvp[eval]`.
 
-Pairs of prompt and image come from the log. The measures are torchmetrics' own; weights come from local paths alone.
+The log pairs images with prompts. The measures are those of torchmetrics, and weights come from
+local paths only.
 """
 
 import importlib
 import itertools
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +24,24 @@ from sjdvp.runs.log import image_sizes
 from sjdvp.runs.sharding import RUN
 
 BATCH = 16
+# What bytes that are not a pickle raise when they are read as one.
+_UNPICKLING = (
+    *(pickle.PickleError, RuntimeError, EOFError, OSError, ValueError, TypeError, AttributeError),
+    *(LookupError, ArithmeticError, AssertionError),
+)
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One image and the prompt it was drawn for."""
+    """One image and its prompt."""
 
     image: Path
     prompt: str
 
 
 class Clip(nn.Module):
-    """A CLIP model as torchmetrics wants one: features are tensors, and long captions are cut before their end mark, not after."""
+    """A CLIP model for torchmetrics: features are tensors, long captions keep their end mark."""
 
     def __init__(self, model: Any, tokenizer: Any, image_processor: Any) -> None:
         super().__init__()
@@ -56,11 +63,11 @@ class Clip(nn.Module):
         )
 
     def get_image_features(self, pixel_values: Tensor) -> Tensor:
-        """Return one vector a image."""
+        """Return one vector per image."""
         return self.model.get_image_features(pixel_values=pixel_values).pooler_output
 
     def get_text_features(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return one vector a caption."""
+        """Return one vector per caption."""
         return self.model.get_text_features(input_ids=ids, attention_mask=mask).pooler_output
 
     def forward(self, images: Tensor) -> Tensor:
@@ -115,7 +122,7 @@ def measure(
 
 
 def pairs(run: Run) -> list[Pair]:
-    """Return the images of a run with their prompts, as the log pairs them; raises FolderError when one is gone."""
+    """Return the images of a run with their prompts; raises FolderError when one is missing."""
     found = [Pair(run.root / row["file"], row["prompt"]) for row in run.ok.values()]
     if not found:
         raise FolderError(f"{run.root} has no finished image")
@@ -123,14 +130,14 @@ def pairs(run: Run) -> list[Pair]:
     gone = next((pair.image for pair in found if pair.image.name not in there), None)
     if gone:
         raise FolderError(
-            f"{gone} is gone, though the log names it",
-            "see `sjdvp check`; `sjdvp generate` draws it again",
+            f"{gone} is missing, though the log has it",
+            "see sjdvp check; the same generate command makes it again",
         )
     return found
 
 
 def references(folder: Path) -> list[Path]:
-    """Return the images to be held against: all in a folder and below, or those of a run folder."""
+    """Return the reference images: all below a folder, or those of a run folder."""
     if (folder / RUN).is_file():
         return [pair.image for run in load_runs([folder]) for pair in pairs(run)]
     found = (
@@ -141,7 +148,7 @@ def references(folder: Path) -> list[Path]:
     if len(found) < 2:
         raise FolderError(
             f"{folder} holds {len(found)} images ({', '.join(sorted(_SUFFIXES))})",
-            "a distance needs many",
+            "a Fréchet distance needs many images",
         )
     return found
 
@@ -193,7 +200,7 @@ def clip_distance(
 def inception_distance(
     images: Iterable[Path], reference: Iterable[Path], weights: Path, device: torch.device
 ) -> float:
-    """Return the FID of the literature; `weights` are those of torch-fidelity (weights-inception-2015-12-05-6726825d.pth)."""
+    """Return the FID; `weights` are weights-inception-2015-12-05-6726825d.pth of torch-fidelity."""
     if not weights.is_file():
         raise WeightsError(
             f"{weights}: no such file of Inception weights",
@@ -213,12 +220,10 @@ def inception_distance(
 
 
 def _require_tensors(weights: Path) -> None:
-    """Open the file with care, since torch-fidelity unpickles it without: what passes holds tensors only."""
+    """Refuse a file that holds more than tensors, since torch-fidelity unpickles anything."""
     try:
         torch.load(weights, weights_only=True, map_location="cpu")
-    except (
-        Exception
-    ) as error:  # bytes that are no pickle are carried out as one, and can end in any error
+    except _UNPICKLING as error:
         raise _no_inception(weights, error) from error
 
 
@@ -253,7 +258,7 @@ def _torchmetrics(module: str, name: str) -> Callable[..., Any]:
 
 
 def _pixels(file: Path) -> Tensor:
-    """Return a image as uint8 [3, H, W]."""
+    """Return an image as uint8 [3, H, W]."""
     try:
         with Image.open(file) as opened:
             return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1)
@@ -264,7 +269,7 @@ def _pixels(file: Path) -> Tensor:
         Image.DecompressionBombError,
     ) as error:  # SyntaxError: Pillow, for a broken chunk
         raise FolderError(
-            f"{file} is not a image that can be read: {error}", "see `sjdvp check`"
+            f"{file} is not an image that can be read: {error}", "see `sjdvp check`"
         ) from error
 
 

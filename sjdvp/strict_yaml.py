@@ -1,8 +1,8 @@
-"""YAML as a careful reader expects it: no code, no duplicate keys, and none of YAML 1.1's surprises. Imports no torch.
+"""Strict YAML: no Python objects, no duplicate keys, and the scalars of YAML 1.2.
 
-PyYAML follows YAML 1.1, where `no` is false, `012` is ten and `1e-5` is text. Here scalars follow the core rules of YAML 1.2:
-only `true` and `false` are booleans, `1e-5` is a number, and a whole number with a leading zero stays text, to be refused where a
-number is due.
+PyYAML follows YAML 1.1, where `no` is false, `012` is ten and `1e-5` is text. Here only `true` and
+`false` are booleans, `1e-5` is a number, and `012` is text, so that it is refused as a number.
+Imports no torch; imported only to read a file, because PyYAML takes a tenth of a help's time.
 """
 
 import re
@@ -14,7 +14,7 @@ import yaml
 
 from sjdvp.errors import ConfigError
 
-# tag: what a scalar of that type looks like, and the characters it can begin with (PyYAML looks them up by the first one)
+# tag: pattern of its scalars, and their first characters, by which PyYAML looks them up
 _SCALARS = {
     "bool": (r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
     "int": (r"[-+]?(0|[1-9][0-9]*)", [*"-+0123456789"]),
@@ -29,10 +29,11 @@ _SCALARS = {
 class _Loader(yaml.SafeLoader):
     """The safe loader with YAML 1.2 scalars and with duplicate keys refused."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's own class-level registry
+    # A registry of PyYAML at the level of the class.
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build one mapping; a key that stands twice, or is not text, is an error at its line."""
+        """Build one mapping; a key that occurs twice or is not text is an error at its line."""
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -42,7 +43,7 @@ class _Loader(yaml.SafeLoader):
                 )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                    None, None, f"key {key!r} occurs twice", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -55,7 +56,7 @@ for _tag, (_pattern, _first) in _SCALARS.items():
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
-    """Return the one mapping that a YAML file holds (an empty file is an empty mapping); anything else is a `ConfigError`."""
+    """Return the mapping in a YAML file, empty for an empty file; else raise ConfigError."""
     try:
         loaded = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_Loader)
     except OSError as error:
@@ -70,5 +71,5 @@ def load_mapping(path: Path) -> dict[str, Any]:
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        raise ConfigError(f"{path}: must hold sections and keys, found {type(loaded).__name__}")
+        raise ConfigError(f"{path}: expected sections and keys, found {type(loaded).__name__}")
     return loaded

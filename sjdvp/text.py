@@ -1,4 +1,4 @@
-"""Text on its way to a terminal or a log: one rule for what may be shown as it is. Imports no torch."""
+"""Text for terminals and logs: safe, short, with the right plural. Imports no torch."""
 
 import unicodedata
 
@@ -7,14 +7,14 @@ _JOINERS = "\u200c\u200d"  # inside words and emoji; they move no cursor and reo
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with control, bidirectional and line-breaking characters written as escapes such as \x1b or \u2028."""
+    r"""Return `text` with control, bidirectional and line-breaking characters as \x1b or \u2028."""
     return "".join(
         c if unicodedata.category(c) not in _HIDDEN or c in _JOINERS else _escape(c) for c in text
     )
 
 
 def shortened(text: str, most: int = 80) -> str:
-    """Return `text` cut to `most` characters, the last of them an ellipsis where something is missing."""
+    """Return `text` cut to `most` characters, with an ellipsis at the end where it is cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -12,7 +12,7 @@ import typer
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import BusyError, Interrupted, SjdvpError, SlurmError
-from sjdvp.events import Event, Listener, Note, one_at_a_time
+from sjdvp.events import Event, Listener, one_at_a_time
 from sjdvp.jobs import ImageGenerator
 from sjdvp_cli.errors import report
 from sjdvp_cli.live import closing_line, watch
@@ -192,9 +192,7 @@ def _generate(request: "Request", processes: Processes, lines: Listener, output:
             lines(event)
             show(event)
 
-        generator = processes.generator(
-            open_generator, lambda message: listen(Note("warning", message))
-        )
+        generator = processes.generator(open_generator, listen)
         try:
             code = generate(request, generator, listen, pick_window).exit_code
         except SjdvpError as error:

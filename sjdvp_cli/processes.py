@@ -1,13 +1,15 @@
 """Which processes generate images: this one, or worker processes on several devices."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
+from sjdvp.events import Listener, Note
 from sjdvp.jobs import ImageGenerator, OpenGenerator
+from sjdvp.text import counted
 from sjdvp_cli.options import option
 
 _running = option("Running")
@@ -45,10 +47,24 @@ class Processes:
         if self.gpus is not None:
             parse_gpus(self.gpus)
 
-    def generator(self, open_one: OpenGenerator, tell: Callable[[str], None]) -> OpenGenerator:
-        """Return what opens the generator of a run; each process opens `open_one`."""
+    def generator(self, open_one: OpenGenerator, listen: Listener) -> OpenGenerator:
+        """Return what opens the generator of a run; each process opens `open_one`.
+
+        `listen` hears what `auto` came to, and of workers that died.
+        """
+
+        @contextmanager
+        def open_here(config: RunConfig) -> Iterator[ImageGenerator]:
+            with open_one(config) as generator:
+                if description := getattr(generator, "description", ""):
+                    listen(Note("info", description))
+                yield generator
+
         if self.gpus is None and self.workers is None:
-            return open_one
+            return open_here
+
+        def warn(message: str) -> None:
+            listen(Note("warning", message))
 
         @contextmanager
         def open_several(config: RunConfig) -> Iterator[ImageGenerator]:
@@ -59,7 +75,13 @@ class Processes:
                     "--device-map auto is one process on all GPUs",
                     "leave out --device-map, or --gpus and --workers",
                 )
-            with open_workers(config, self.devices(config), open_one, tell) as workers:
+            devices = self.devices(config)
+            listen(
+                Note(
+                    "info", f"{counted(len(devices), 'process', 'processes')}: {', '.join(devices)}"
+                )
+            )
+            with open_workers(config, devices, open_one, warn) as workers:
                 yield workers
 
         return open_several

@@ -149,7 +149,7 @@ def test_a_variant_that_joins_later_is_told_apart(tmp_path):
     assert isinstance(heard[0], RunStarted)
     assert (heard[0].total, heard[0].done) == (8, 4)
     assert [e.message for e in heard if isinstance(e, Note)] == [
-        "some decoders have drawn more before: their times were not measured in turns with the others"
+        "some decoders have more finished images: not all times were measured in turns"
     ]
     assert len([e for e in heard if isinstance(e, ImageFinished)]) == 4
     assert isinstance(heard[-1], RunFinished)
@@ -278,7 +278,7 @@ def test_weights_are_found_once_and_of_one_revision(tmp_path):
     assert [json.loads(file.read_text())["revision"] for file in kept] == ["0" * 40] * 2
     kept[1].write_text(json.dumps({**json.loads(kept[1].read_text()), "revision": "1" * 40}))
     with pytest.raises(
-        FolderError, match=f"revision {'1' * 40} of the weights, and .* with {'0' * 40}"
+        FolderError, match=f"revision {'1' * 40} of the weights, .* has {'0' * 40}"
     ):
         compare(
             request(

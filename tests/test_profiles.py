@@ -151,9 +151,7 @@ def test_structure_given_beside_or_above_a_preset_wins(home):
 def test_ar_means_window_1_and_jacobi_means_greedy():
     resolved = resolve("emoji", {"decoder.preset": "ar", "decoder.window": "16"}, {})
     assert resolved.config.decoder.window == 1
-    assert resolved.notes == (
-        "decoder ar means decoder.window 1: the 16 given by flag is not used",
-    )
+    assert resolved.notes == ("decoder ar means decoder.window 1; 16 is not used",)
     resolved = resolve("emoji", {"decoder.preset": "jacobi"}, {})
     assert (resolved.config.sampling.temperature, resolved.notes) == (0.0, ())
 
@@ -178,8 +176,8 @@ def test_every_preset_resolves(name):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("sampling: {cfg_scale: 3}\nsampling: {top_k: 1}\n", ":2: key 'sampling' stands twice"),
-        ("sampling:\n  top_k: 1\n  top_k: 2\n", ":3: key 'top_k' stands twice"),
+        ("sampling: {cfg_scale: 3}\nsampling: {top_k: 1}\n", ":2: key 'sampling' occurs twice"),
+        ("sampling:\n  top_k: 1\n  top_k: 2\n", ":3: key 'top_k' occurs twice"),
         ("sampling: {cfg: 3}\n", "unknown key sampling.cfg"),
         ("samplin: {cfg_scale: 3}\n", "unknown key samplin"),
         ("sampling: 3\n", "sampling must be a section of keys, found 3"),
@@ -196,7 +194,7 @@ def test_every_preset_resolves(name):
             "sampling.temperature must be 0 (greedy), or 0.001 or more, found -1.0",
         ),
         ("1: 2\n", "key 1 is not text"),
-        ("- a\n", "must hold sections and keys, found list"),
+        ("- a\n", "expected sections and keys, found list"),
         ("a: [\n", ":2: "),
         ("run: !!python/name:os.system\n", "could not determine a constructor"),
         ("decoder: {preset: sdj}\n", "unknown decoder 'sdj' | did you mean 'sjd'?"),

@@ -255,7 +255,7 @@ def test_garbage_is_no_inception_weights(metrics, tmp_path, run_folder, garbage)
 
 
 def test_a_missing_run_is_said_before_missing_weights(tmp_path):
-    with pytest.raises(FolderError, match="nope is no run folder"):
+    with pytest.raises(FolderError, match="nope is not a run folder"):
         measure(
             [tmp_path / "nope"],
             clip=tmp_path / "absent",
@@ -270,7 +270,7 @@ def test_folders_without_images(tmp_path):
         references(tmp_path)
     (run,) = load_runs([make_run(tmp_path / "run", "sjd", 2)])
     (tmp_path / "run" / "images" / "000001.png").unlink()
-    with pytest.raises(FolderError, match=r"000001\.png is gone"):
+    with pytest.raises(FolderError, match=r"000001\.png is missing"):
         pairs(run)
 
 

@@ -60,6 +60,11 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype as in the settings: bf16, fp16 or fp32."""
+    return next((name for name, known in _DTYPES.items() if known == dtype), str(dtype))
+
+
 def pick_batch_size(config: RunConfig, model: "ImageModel") -> int:
     """Return the batch size; `auto` is the fastest that was measured here and fits into memory."""
     if config.run.batch_size != "auto":

@@ -8,6 +8,7 @@ import torch
 
 from sjdvp.config import ModelConfig, RunConfig
 from sjdvp.engine.devices import (
+    dtype_name,
     pick_batch_size,
     pick_device,
     pick_dtype,
@@ -28,7 +29,10 @@ def open_engine(config: RunConfig) -> Iterator[ElasticBatch]:
     """Load the model of a configuration and build an engine around it."""
     model = load_model(config)
     batch_size = pick_batch_size(config, model)
-    yield ElasticBatch(lambda batch_size: Engine(model, config, batch_size), batch_size)
+    generator = ElasticBatch(lambda batch_size: Engine(model, config, batch_size), batch_size)
+    dtype = dtype_name(model.dtype)
+    generator.description = f"{model.name} on {model.device}, {dtype}, batch {batch_size}"
+    yield generator
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tests.cli.conftest import Terminal
 
 
 def started(total, done=0):
-    return RunStarted(total, done, "imgs", "coupled", True, "cpu")
+    return RunStarted(total, done, "imgs", "coupled, window 8", True)
 
 
 def image(index, status="ok", **more):
@@ -58,7 +58,10 @@ def test_plain_speaks_every_five_percent(capsys, clock):
             clock[0] += 1
             hear(image(index))
     first, *rest = lines(capsys)
-    assert first == "sjdvp: 100 images (20 finished before) to imgs; decoder coupled, lossless"
+    assert (
+        first
+        == "sjdvp: 100 images (20 finished before) to imgs; decoder coupled, window 8, lossless"
+    )
     assert rest == [
         "sjdvp: 25/100, 1.00 images/s, 1:15 left, NFE 40.0, accepted 50 %",
         "sjdvp: 30/100, 1.00 images/s, 1:10 left, NFE 40.0, accepted 50 %",

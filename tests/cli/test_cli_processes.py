@@ -1,9 +1,13 @@
 """Which devices `--gpus` and `--workers` mean. What the processes then do: tests/workers."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 from sjdvp.config import RunConfig, RunSettings
 from sjdvp.errors import ConfigError
+from sjdvp.events import Note
 from sjdvp_cli import processes
 from sjdvp_cli.processes import Processes, parse_gpus
 
@@ -38,11 +42,13 @@ def test_device_and_gpus_exclude_each_other():
         Processes(gpus="2").devices(RunConfig(run=RunSettings(device="cpu")))
 
 
-def test_this_process_draws_when_none_are_asked_for():
-    def open_one(config):
-        raise AssertionError
-
-    assert Processes().generator(open_one, print) is open_one
+def test_this_process_generates_and_says_how_when_no_others_are_asked_for():
+    heard = []
+    engine = SimpleNamespace(description="emoji on cpu, fp32, batch 4")
+    opened = Processes().generator(lambda config: nullcontext(engine), heard.append)
+    with opened(RunConfig()) as generator:
+        assert generator is engine
+    assert heard == [Note("info", "emoji on cpu, fp32, batch 4")]
 
 
 def test_a_shared_model_is_one_process(sjdvp, tmp_path):
