@@ -318,7 +318,7 @@ def test_doctor_without_weights(sjdvp, tmp_path):
     result = sjdvp("doctor", "--model", tmp_path, "--json")
     assert result.code == 2
     assert "no sjdvp.json" in json.loads(result.out)["ready"]
-    assert "unknown model" in sjdvp("doctor", "--set", "model.backbone=other").out
+    assert "unknown backbone" in sjdvp("doctor", "--set", "model.backbone=other").out
 
 
 def test_doctor_finds_weights_as_a_run_does(sjdvp, tmp_path):
