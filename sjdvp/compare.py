@@ -273,8 +273,7 @@ class VariantRun:
         turn = {task.job: task for task in self.todo[:size]}
         del self.todo[:size]
         for image in generator.generate(_Jobs(turn)):
-            task = turn[image.job]
-            yield self.writer.save(task.prompt, image, task.attempt)
+            yield self.writer.save(turn[image.job], image)
 
 
 @contextlib.contextmanager
@@ -285,7 +284,7 @@ def _open_variant(variant: Variant, request: ComparisonRequest) -> Iterator[Vari
         RunFolder.open(root, variant.config, prompts, wanted=wanted, argv=request.argv) as run,
         run.writer() as writer,
     ):
-        plan = run.plan(request.selection)
+        plan = run.plan(wanted)
         todo = [task for prompt in prompts.prompts for task in plan.tasks(prompt)]
         done = plan.count(prompts.prompts)["finished"]
         yield VariantRun(variant.name, run, todo, done, writer)

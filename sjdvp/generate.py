@@ -27,8 +27,9 @@ from sjdvp.runs.prompts import (
     read_prompts,
     stream_prompts,
 )
+from sjdvp.runs.redo import Kind as RedoKind
 from sjdvp.runs.run_json import PickWindow, Wanted, given_window
-from sjdvp.runs.sharding import Selection, Shard, rank
+from sjdvp.runs.sharding import Ranges, Selection, Shard, rank
 from sjdvp.runs.signals import stoppable
 from sjdvp.runs.summary import RunCounts, RunSummary, TruncationWarnings
 from sjdvp.runs.writer import Background
@@ -52,7 +53,11 @@ class Request:
     reading: ReadOptions = field(default_factory=ReadOptions)
     shard: Shard = field(default_factory=Shard)
     selection: Selection = field(default_factory=Selection)
-    overwrite: bool = False  # generate again what exists
+    overwrite: bool = False  # generate existing images again
+    reroll: bool = False  # generate existing images again, with new seeds
+    updates: Ranges = ()  # rows whose prompts may have changed
+    sample: int | None = None  # the only image of each prompt; None: all
+    image_seed: int | None = None  # of the only image
     retry_failed: bool = True
     fail_fast: bool = False  # stop at the first failed image
     argv: tuple[str, ...] = ()  # stored in run.json
@@ -64,6 +69,29 @@ class Request:
             )
         if self.stdin is not None and self.shard.count > 1:
             raise ConfigError("shards cannot share a pipe", "write the prompts to a file first")
+        if self.overwrite and self.reroll:
+            raise ConfigError("--overwrite keeps the seeds, --reroll draws new ones", "give one")
+        if self.stdin is not None and (self.updates or self.image_seed is not None):
+            raise ConfigError(
+                "--update-prompts and --image-seed need all prompts at once",
+                "write the prompts to a file first",
+            )
+        copies = self.config.run.num_images_per_prompt
+        if self.sample is not None and not 0 <= self.sample < copies:
+            raise ConfigError(
+                f"there is no sample {self.sample} of {counted(copies, 'image')} per prompt",
+                "samples are numbered from 0; -n gives their number",
+            )
+
+    @property
+    def wanted(self) -> Wanted:
+        """The images that are asked for."""
+        return Wanted(self.config.run.num_images_per_prompt, self.selection, self.sample)
+
+    @property
+    def redo(self) -> RedoKind | None:
+        """Whether existing images are generated again, and how."""
+        return "overwrite" if self.overwrite else "reroll" if self.reroll else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +114,16 @@ def preview(request: Request) -> Preview:
     Raises what `generate` raises before generation.
     """
     prompts = _read(request)
-    info = check_fits(request.out, request.config, prompts)
+    info = check_fits(request.out, request.config, prompts, request.image_seed, request.updates)
     seed = request.config.run.seed if info is None else info.seed
     if prompts is None:
         return Preview(None, 0, seed, "pipe", 0, 0)
     plan = make_plan(
         request.out,
-        seed or 0,
-        request.config,
+        info,
         request.shard,
-        request.selection,
-        overwrite=request.overwrite,
+        request.wanted,
+        request.redo,
         retry_failed=request.retry_failed,
     )
     counts = plan.count(prompts.prompts)
@@ -139,10 +166,12 @@ def generate(
             request.out,
             request.config,
             prompts,
-            wanted=Wanted(request.config.run.num_images_per_prompt, request.selection),
+            wanted=request.wanted,
             shard=request.shard,
             argv=request.argv,
             pick_window=pick_window,
+            image_seed=request.image_seed,
+            updates=request.updates,
             check_model=check_model,
             tell=lambda message: listen(Note("warning", message)),
         ) as folder:
@@ -160,6 +189,13 @@ def _read(request: Request) -> PromptSet | None:
     else:
         prompts = inline_prompts(request.inline, request.reading)
     _require_rows(request.selection, len(prompts), prompts.source)
+    _require_rows(Selection(request.updates or None), len(prompts), prompts.source)
+    images = sum(len(request.wanted.samples(prompt.index)) for prompt in prompts.prompts)
+    if request.image_seed is not None and images != 1:
+        raise ConfigError(
+            f"--image-seed is the seed of one image, and {counted(images, 'image')} would get it",
+            "give one --prompt, or one row with --indices, and one --sample",
+        )
     return prompts
 
 
@@ -177,9 +213,7 @@ class _Run:
         self.request = request
         self.folder = folder
         self.listen = listen
-        self.plan = folder.plan(
-            request.selection, overwrite=request.overwrite, retry_failed=request.retry_failed
-        )
+        self.plan = folder.plan(request.wanted, request.redo, retry_failed=request.retry_failed)
         self.counts = RunCounts()
         self._truncations = TruncationWarnings(listen)
         self._stopped = ""  # why the run was stopped early
@@ -222,6 +256,8 @@ class _Run:
                 if self._stopped:  # told after the images that were still being saved
                     self.listen(Note("warning", self._stopped))
                 tasks.raise_error()
+            if self.counts.left(retry_failed=self.request.retry_failed) == 0:
+                self.folder.end_redo()
         finally:
             self._truncations.close()
             summary = self.counts.summary(time.perf_counter() - self._start)
@@ -271,8 +307,7 @@ class _Run:
         with self.folder.writer(rank(os.environ)) as writer:
 
             def save(done: tuple[Task, ImageResult]) -> None:
-                task, image = done
-                row = writer.save(task.prompt, image, task.attempt)
+                row = writer.save(*done)
                 self.counts.add(row)
                 self._truncations.add(row)
                 self.listen(ImageFinished(row))

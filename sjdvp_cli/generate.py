@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import BusyError, Interrupted, SjdvpError, SlurmError
+from sjdvp.errors import BusyError, ConfigError, Interrupted, SjdvpError, SlurmError
 from sjdvp.events import Event, Listener, one_at_a_time
 from sjdvp.jobs import ImageGenerator
 from sjdvp_cli.errors import report
@@ -23,6 +23,7 @@ from sjdvp_cli.prompts import Reading, Source
 
 if TYPE_CHECKING:
     from sjdvp.generate import Request
+    from sjdvp.runs.sharding import Ranges, Selection
 
 _images, _rows, _output = map(option, ("Images", "Rows", "Output"))
 _BEFORE = 2  # exit code of a problem found before generation: running again would not help
@@ -73,9 +74,48 @@ class Rows:
             show_default="all rows",
         ),
     ] = None
+    sample: Annotated[
+        int | None,
+        _rows(
+            "--sample",
+            metavar="K",
+            min=0,
+            help="Only image K (from 0) of each prompt; -n gives their number.",
+            show_default="all images",
+        ),
+    ] = None
+    image_seed: Annotated[
+        int | None,
+        _rows(
+            "--image-seed",
+            metavar="N",
+            min=0,
+            max=2**53 - 1,
+            help="Seed of the only image, as `sjdvp show` prints it.",
+            show_default="from --seed, row and sample",
+        ),
+    ] = None
     overwrite: Annotated[
         bool, _rows("--overwrite", help="Generate images again that exist already.")
     ] = False
+    reroll: Annotated[
+        str | None,
+        _rows(
+            "--reroll",
+            metavar="3,10-20",
+            help="Generate the images of these prompt rows again with new seeds.",
+            show_default="none",
+        ),
+    ] = None
+    update_prompts: Annotated[
+        str | None,
+        _rows(
+            "--update-prompts",
+            metavar="3,10-20",
+            help="Accept changed prompts in these rows and generate their images again.",
+            show_default="none",
+        ),
+    ] = None
     retry_failed: Annotated[
         bool,
         _rows(
@@ -85,6 +125,25 @@ class Rows:
         ),
     ] = True
     fail_fast: Annotated[bool, _rows("--fail-fast", help="Stop at the first failed image.")] = False
+
+    def selection(self) -> "Selection":
+        """Return the rows that are asked for; raises ConfigError."""
+        from sjdvp.runs.sharding import Selection, parse_indices
+
+        if self.reroll and self.indices:
+            raise ConfigError(
+                "--reroll and --indices both name rows", "give only --reroll with the rows"
+            )
+        if self.reroll:
+            return Selection(parse_indices(self.reroll, "--reroll"), self.limit)
+        return Selection(parse_indices(self.indices) if self.indices else None, self.limit)
+
+    def updates(self) -> "Ranges":
+        """Return the rows whose prompts may have changed; raises ConfigError."""
+        from sjdvp.runs.sharding import parse_indices
+
+        text = self.update_prompts
+        return parse_indices(text, "--update-prompts") if text else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +220,7 @@ def make_request(
 ) -> "Request":
     """Return the request that the flags make; raises ConfigError."""
     from sjdvp.generate import Request
-    from sjdvp.runs.sharding import Selection, parse_indices, parse_shard
+    from sjdvp.runs.sharding import parse_shard
 
     source.check()
     return Request(
@@ -172,8 +231,12 @@ def make_request(
         stdin=sys.stdin.buffer if source.is_stdin else None,
         reading=reading.options(),
         shard=parse_shard(shard, os.environ),
-        selection=Selection(parse_indices(rows.indices) if rows.indices else None, rows.limit),
+        selection=rows.selection(),
+        sample=rows.sample,
+        image_seed=rows.image_seed,
         overwrite=rows.overwrite,
+        reroll=rows.reroll is not None,
+        updates=rows.updates(),
         retry_failed=rows.retry_failed,
         fail_fast=rows.fail_fast,
         argv=("sjdvp", *sys.argv[1:]),

@@ -1,4 +1,4 @@
-"""`sjdvp show`: the settings stored in an image."""
+"""`sjdvp show`: the settings stored in an image, and the command that generates it again."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sjdvp.errors import FolderError
+from sjdvp.errors import ConfigError, FolderError
+from sjdvp_cli import redraw
 from sjdvp_cli.tables import show_table
 
 
@@ -16,7 +17,7 @@ def command(
         bool, typer.Option("--json", help="Print the stored log row as JSON.")
     ] = False,
 ) -> None:
-    """Show the prompt and settings stored in an image."""
+    """Show the prompt and settings stored in an image, then the command that makes it again."""
     from sjdvp.runs.writer import read_metadata
 
     row = read_metadata(image).get("sjdvp")
@@ -27,11 +28,15 @@ def command(
         )
     if as_json:
         typer.echo(json.dumps(row))
-    else:
-        show_table(
-            ["setting", "value"],
-            [
-                [key, value if isinstance(value, str) else json.dumps(value)]
-                for key, value in row.items()
-            ],
-        )
+        return
+    show_table(
+        ["setting", "value"],
+        [
+            [key, value if isinstance(value, str) else json.dumps(value)]
+            for key, value in row.items()
+        ],
+    )
+    try:
+        typer.echo(redraw.command_of(row))
+    except ConfigError as error:
+        typer.echo(f"sjdvp: no command to generate it again: {error}", err=True)

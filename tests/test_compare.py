@@ -277,9 +277,7 @@ def test_weights_are_found_once_and_of_one_revision(tmp_path):
     kept = [tmp_path / "out" / name / "run.json" for name in ("ar", "sjd")]
     assert [json.loads(file.read_text())["revision"] for file in kept] == ["0" * 40] * 2
     kept[1].write_text(json.dumps({**json.loads(kept[1].read_text()), "revision": "1" * 40}))
-    with pytest.raises(
-        FolderError, match=f"revision {'1' * 40} of the weights, .* has {'0' * 40}"
-    ):
+    with pytest.raises(FolderError, match=f"revision {'1' * 40} of the weights, .* has {'0' * 40}"):
         compare(
             request(
                 tmp_path / "out", "ar,sjd", TEXTS[:1], **given, **{"run.num_images_per_prompt": 2}

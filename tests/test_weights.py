@@ -91,7 +91,9 @@ def test_a_snapshot_that_lacks_files_names_the_first(hub: Path) -> None:
     (hub / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "two.safetensors", "b": "one.safetensors"}})
     )
-    with pytest.raises(WeightsError, match=r"one\.safetensors of owner/name is not on this machine"):
+    with pytest.raises(
+        WeightsError, match=r"one\.safetensors of owner/name is not on this machine"
+    ):
         weights.locate("owner/name")
     for file in ("model.safetensors.index.json", "model.safetensors", "part/vq.ckpt"):
         (hub / file).unlink()

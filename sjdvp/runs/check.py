@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp.runs.folder import RunFolder
-from sjdvp.runs.log import ImageKey, LogEntry, image_sizes
+from sjdvp.runs.log import LogEntry, image_sizes
 from sjdvp.runs.sharding import IMAGES, image_file
 
 # Put beside images by file managers; so are hidden files.
@@ -55,17 +55,21 @@ def check_folder(out: Path) -> CheckReport:
     folder = RunFolder.read(out)
     entries = folder.log()
     expected = [
-        (prompt.index, sample) for prompt, count in folder.expected() for sample in range(count)
+        (prompt, (prompt.index, sample))
+        for prompt, samples in folder.expected()
+        for sample in samples
     ]
-    samples = max(wanted.images_per_prompt for wanted in folder.info.wanted)
+    copies = max(wanted.images_per_prompt for wanted in folder.info.wanted)
     files = {f"{IMAGES}/{name}" for name in image_sizes(out)}
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
     missing: list[Finding] = []
     corrupt: list[Finding] = []
-    for key in expected:
+    for prompt, key in expected:
         entry = entries.get(key)
-        file = _file(key, entry, samples)
-        if entry is None or not entry.ok or file not in files:
+        file = (entry.file if entry else None) or image_file(*key, images_per_prompt=copies)
+        if entry is not None and not entry.is_of(prompt):
+            missing.append(Finding(file, "generated from an earlier text of its prompt"))
+        elif entry is None or not entry.ok or file not in files:
             missing.append(Finding(file, _why_missing(entry)))
         elif problem := image_problem(out, entry, owners):
             corrupt.append(Finding(file, problem))
@@ -92,10 +96,6 @@ def image_problem(out: Path, entry: LogEntry, owners: Mapping[str | None, LogEnt
     if len(data) != entry.bytes:
         return f"has {len(data)} bytes, the log says {entry.bytes}"
     return "has other bytes than were written"
-
-
-def _file(key: ImageKey, entry: LogEntry | None, samples: int) -> str:
-    return (entry.file if entry else None) or image_file(*key, images_per_prompt=samples)
 
 
 def _why_missing(entry: LogEntry | None) -> str:

@@ -20,6 +20,7 @@ from sjdvp.runs.evaluators import (
 )
 from sjdvp.runs.folder import RunFolder
 from sjdvp.runs.log import LogEntry
+from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import IMAGES
 
 LAYOUTS = tuple(evaluators.LAYOUTS)
@@ -81,11 +82,11 @@ def _prompt_images(out: Path, left_out: list[str]) -> Iterator[PromptImages]:
     entries = folder.log()
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
     samples = max(wanted.images_per_prompt for wanted in folder.info.wanted)
-    for prompt, count in folder.expected():
+    for prompt, expected in folder.expected():
         images: list[Path | None] = [None] * samples
-        for sample in range(count):
+        for sample in expected:
             entry = entries.get((prompt.index, sample))
-            problem = _problem(out, entry, owners)
+            problem = _problem(out, prompt, entry, owners)
             if entry is None or entry.file is None or problem:
                 left_out.append(f"row {prompt.index}, sample {sample}: {problem}")
             else:
@@ -93,9 +94,13 @@ def _prompt_images(out: Path, left_out: list[str]) -> Iterator[PromptImages]:
         yield PromptImages(prompt, tuple(images))
 
 
-def _problem(out: Path, entry: LogEntry | None, owners: dict[str | None, LogEntry]) -> str:
+def _problem(
+    out: Path, prompt: Prompt, entry: LogEntry | None, owners: dict[str | None, LogEntry]
+) -> str:
     if entry is None:
         return "not generated yet"
+    if not entry.is_of(prompt):
+        return "generated from an earlier text of its prompt"
     return image_problem(out, entry, owners) if entry.ok else "failed"
 
 

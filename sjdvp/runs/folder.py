@@ -22,9 +22,11 @@ from sjdvp.runs.locks import (
     remove_leftovers,
     shard_lock,
 )
-from sjdvp.runs.log import ImageKey, LogEntry, RowMaker, finished, log_rows, read_log
+from sjdvp.runs.log import ImageKey, LogEntry, RowMaker, finished, has_image, log_rows, read_log
 from sjdvp.runs.prompts.model import Prompt, PromptSet
-from sjdvp.runs.prompts_log import PromptsLog, check_unchanged, read_prompts_log
+from sjdvp.runs.prompts_log import PromptsLog, check_unchanged, read_prompts_log, update_rows
+from sjdvp.runs.redo import Kind as RedoKind
+from sjdvp.runs.redo import begin_redo, end_redo, find_redo, resumed_redo
 from sjdvp.runs.run_json import (
     PickWindow,
     RunInfo,
@@ -36,7 +38,7 @@ from sjdvp.runs.run_json import (
     settled,
     write_run,
 )
-from sjdvp.runs.sharding import IMAGES, PROMPTS, RUN, Selection, Shard, log_path, log_paths
+from sjdvp.runs.sharding import IMAGES, PROMPTS, RUN, Ranges, Shard, log_path, log_paths
 
 if TYPE_CHECKING:
     from sjdvp.runs.writer import ImageWriter
@@ -77,13 +79,16 @@ class RunFolder:
         pick_window: PickWindow = given_window,
         check_model: CheckModel = lambda config: None,
         tell: Tell = lambda message: None,
+        image_seed: int | None = None,
+        updates: Ranges = (),
     ) -> Iterator["OpenRun"]:
         """Make or resume the run folder `root` and hold the lock of one shard of it.
 
         Several processes may open it at the same moment: the first draws the seed that `config`
-        leaves open and picks a window that is `auto`. `prompts` is None for a pipe. `check_model`
-        is asked before a new folder is made; `tell` hears what is waited for. A folder whose run has generated nothing is made anew
-        when the settings differ.
+        leaves open and picks a window that is `auto`. `prompts` is None for a pipe; those in the
+        rows `updates` may have changed. `check_model` is asked before a new folder is made; `tell`
+        hears what is waited for. `image_seed` is the seed of the only image. A folder whose run has
+        generated nothing is made anew when the settings differ.
 
         Raises FolderError when the folder has other settings, listed, or other prompts; BusyError
         when another process holds the shard; StorageError; what `check_model` raises.
@@ -94,7 +99,7 @@ class RunFolder:
         _make(root)
         with contextlib.ExitStack() as held:
             with folder_lock(root, tell):
-                info = _enter(root, config, prompts, wanted, argv, pick_window)
+                info = _enter(root, config, prompts, wanted, argv, pick_window, image_seed, updates)
                 remove_leftovers(root)
                 lock = held.enter_context(shard_lock(root, shard, tell))
             config = settled(config, info.window)
@@ -104,17 +109,12 @@ class RunFolder:
         """Yield the prompts of the folder in row order; raises FolderError."""
         return read_prompts_log(self.root) if (self.root / PROMPTS).exists() else iter(())
 
-    def expected(self) -> Iterator[tuple[Prompt, int]]:
-        """Yield each prompt that any command asked for, with its number of images, in row order."""
+    def expected(self) -> Iterator[tuple[Prompt, list[int]]]:
+        """Yield each prompt that any command asked for, with its samples, in row order."""
         for prompt in read_prompts_log(self.root):
-            counts = (
-                wanted.images_per_prompt
-                for wanted in self.info.wanted
-                if wanted.selection.takes(prompt.index)
-            )
-            count = max(counts, default=0)
-            if count:
-                yield prompt, count
+            samples = {s for wanted in self.info.wanted for s in wanted.samples(prompt.index)}
+            if samples:
+                yield prompt, sorted(samples)
 
     def log(self) -> dict[ImageKey, LogEntry]:
         """Return the last log entry of every image; raises FolderError."""
@@ -146,11 +146,20 @@ class OpenRun:
         line = f"{left_by} stopped without releasing shard {self.shard}; taken over"
         return line if left_by else ""
 
-    def plan(self, selection: Selection, **options: bool) -> Plan:
-        """Return what is left to generate; `options` are those of Plan."""
-        return make_plan(
-            self.folder.root, self.info.seed, self.config, self.shard, selection, **options
+    def plan(
+        self, wanted: Wanted, redo: RedoKind | None = None, *, retry_failed: bool = True
+    ) -> Plan:
+        """Return what is left to generate, and begin or resume what is to be generated again."""
+        plan = make_plan(
+            self.folder.root, self.info, self.shard, wanted, redo, retry_failed=retry_failed
         )
+        if plan.redo is not None:
+            begin_redo(self.folder.root, self.shard, plan.redo)
+        return plan
+
+    def end_redo(self) -> None:
+        """Forget what was to be generated again: all of it is there."""
+        end_redo(self.folder.root, self.shard)
 
     def prompts_log(self) -> PromptsLog:
         """Return prompts.jsonl, open for prompts that arrive over time."""
@@ -195,31 +204,46 @@ class OpenRun:
 
 def make_plan(
     root: Path,
-    seed: int,
-    config: RunConfig,
+    info: RunInfo | None,
     shard: Shard,
-    selection: Selection,
-    **options: bool,
+    wanted: Wanted,
+    redo: RedoKind | None = None,
+    *,
+    retry_failed: bool = True,
 ) -> Plan:
-    """Return what one process has to generate, after the logs in `root`; raises FolderError.
-
-    `options` are those of Plan.
-    """
+    """Return what one process has to generate, after the logs in `root`; raises FolderError."""
     entries = read_log(root)
-    done = frozenset(finished(root, entries))
-    copies = config.run.num_images_per_prompt
-    return Plan(seed, copies, shard, selection, entries, done, **options)
+    done = finished(root, entries)
+    pending = find_redo(root, shard)
+    if pending is not None:  # killed between an image and its row, that row is of the image before
+        done = {k for k in done if not pending.is_due(k) or has_image(root, entries[k])}
+    return Plan(
+        seed=info.seed if info else 0,
+        wanted=wanted,
+        shard=shard,
+        entries=entries,
+        finished=frozenset(done),
+        redo=resumed_redo(root, shard, redo, wanted) if redo else None,
+        retry_failed=retry_failed,
+        image_seed=info.image_seed if info else None,
+    )
 
 
-def check_fits(root: Path, config: RunConfig, prompts: PromptSet | None) -> RunInfo | None:
-    """Check that `config` and `prompts` fit the folder; None when it is to be made. Writes nothing.
+def check_fits(
+    root: Path,
+    config: RunConfig,
+    prompts: PromptSet | None,
+    image_seed: int | None = None,
+    updates: Ranges = (),
+) -> RunInfo | None:
+    """Check that a request fits the folder; None when it is to be made. Writes nothing.
 
     Raises FolderError as `RunFolder.open` does.
     """
     _refuse_foreign(root)
-    info = _fitting(root, config)
+    info = _fitting(root, config, image_seed)
     if info is not None and prompts is not None:
-        check_unchanged(root, prompts.prompts)
+        check_unchanged(root, prompts.prompts, updates)
     return info
 
 
@@ -230,19 +254,23 @@ def _enter(
     wanted: Wanted,
     argv: Sequence[str],
     pick_window: PickWindow,
+    image_seed: int | None,
+    updates: Ranges,
 ) -> RunInfo:
     """Bring the folder's files up to date, holding its lock; the one place that reads run.json."""
-    info = _fitting(root, config)
+    info = _fitting(root, config, image_seed)
     with storage_errors(PROMPTS):
         if info is None:
             (root / PROMPTS).unlink(missing_ok=True)  # of a run that has generated nothing
         _make_images(root)
     if prompts is not None:
+        if updates:
+            update_rows(root, prompts.prompts, updates)
         with PromptsLog(root) as prompts_log:
             prompts_log.add(prompts.prompts)
     if info is None:
         config = settled(config, pick_window)
-        return write_run(root, first_run(config, prompts, argv, wanted))
+        return write_run(root, first_run(config, prompts, argv, wanted, image_seed))
     if wanted in info.wanted:
         return info
     return write_run(root, {**info.plain, "wanted": [*info.plain["wanted"], wanted.as_json()]})
@@ -258,11 +286,11 @@ def _make_images(root: Path) -> None:
         ) from error
 
 
-def _fitting(root: Path, config: RunConfig) -> RunInfo | None:
+def _fitting(root: Path, config: RunConfig, image_seed: int | None) -> RunInfo | None:
     info = read_run(root)
     if info is None:
         return None
-    differing = differences(info, config)
+    differing = differences(info, config, image_seed)
     if differing and _is_empty(root):
         return None
     if differing:

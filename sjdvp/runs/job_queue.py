@@ -14,7 +14,9 @@ from sjdvp.errors import SjdvpError
 from sjdvp.jobs import Job
 from sjdvp.runs.log import ImageKey, LogEntry
 from sjdvp.runs.prompts.model import Prompt
-from sjdvp.runs.sharding import Selection, Shard, image_seed
+from sjdvp.runs.redo import Redo
+from sjdvp.runs.run_json import Wanted
+from sjdvp.runs.sharding import Shard, image_seed
 from sjdvp.runs.signals import raise_if_stopped
 
 # wait? -> the next prompt; None: the end, or nothing yet when not waiting
@@ -31,6 +33,7 @@ class Task:
     prompt: Prompt
     job: Job
     attempt: int  # from 1
+    reroll: int = 0  # how often a new seed was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +41,13 @@ class Plan:
     """The work of one process: a pure function of the log and the request, so it can be resumed."""
 
     seed: int  # the run's
-    images_per_prompt: int
+    wanted: Wanted
     shard: Shard
-    selection: Selection
     entries: Mapping[ImageKey, LogEntry]
     finished: frozenset[ImageKey]
-    overwrite: bool = False
+    redo: Redo | None = None
     retry_failed: bool = True
+    image_seed: int | None = None  # of the one image there is; None: from the run's seed
 
     def count(self, prompts: Iterable[Prompt]) -> Counter[ImageState]:
         """Count the images of `prompts` by state; `failed` are those that are not tried again."""
@@ -57,23 +60,30 @@ class Plan:
         ]
 
     def _states(self, prompt: Prompt) -> Iterator[tuple[int, ImageState]]:
-        if self.selection.takes(prompt.index) and self.shard.takes(prompt.index):
-            for sample in range(self.images_per_prompt):
-                yield sample, self._state((prompt.index, sample))
+        if self.shard.takes(prompt.index):
+            for sample in self.wanted.samples(prompt.index):
+                yield sample, self._state(prompt, sample)
 
-    def _state(self, key: ImageKey) -> ImageState:
-        if self.overwrite:
+    def _state(self, prompt: Prompt, sample: int) -> ImageState:
+        key = (prompt.index, sample)
+        entry = self.entries.get(key)
+        if entry is None or not entry.is_of(prompt) or (self.redo and self.redo.is_due(key)):
             return "todo"
         if key in self.finished:
             return "finished"
-        failed = key in self.entries and not self.entries[key].ok
-        return "failed" if failed and not self.retry_failed else "todo"
+        return "todo" if entry.ok or self.retry_failed else "failed"
 
     def _task(self, prompt: Prompt, sample: int) -> Task:
-        entry = self.entries.get((prompt.index, sample))
-        seed = image_seed(self.seed, prompt.index, sample)
+        key = (prompt.index, sample)
+        entry = self.entries.get(key)
+        reroll = entry.reroll if entry else 0
+        if self.redo and self.redo.kind == "reroll" and self.redo.is_due(key):
+            reroll += 1
+        seed = self.image_seed
+        if seed is None:
+            seed = image_seed(self.seed, prompt.index, sample, reroll)
         job = Job(prompt.index, sample, seed, prompt.text)
-        return Task(prompt, job, entry.attempt + 1 if entry else 1)
+        return Task(prompt, job, entry.attempt + 1 if entry else 1, reroll)
 
 
 class TaskQueue:

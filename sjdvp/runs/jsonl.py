@@ -25,7 +25,7 @@ class Appender:
         Raises StorageError, and FolderError when a line before the last is not a JSON object.
         """
         self._name = path.name
-        whole = _whole_end(path)
+        whole = whole_end(path)
         with storage_errors(self._name):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             if os.fstat(self._descriptor).st_size > whole:
@@ -35,7 +35,7 @@ class Appender:
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows and wait until they are on disk; after a StorageError none of them is."""
-        data = b"".join(_encode(row) for row in rows)
+        data = b"".join(encode_row(row) for row in rows)
         with storage_errors(self._name):
             try:
                 if os.write(self._descriptor, data) < len(data):
@@ -71,13 +71,19 @@ def read_rows(path: Path) -> Iterator[JsonRow]:
     return (row for _, row in numbered_rows(path))
 
 
+def rows_from(path: Path, start: int) -> Iterator[JsonRow]:
+    """Yield the rows after the first `start` bytes; raises FolderError as `read_rows` does."""
+    return (row for row, end in _rows_and_ends(path) if end > start)
+
+
+def whole_end(path: Path) -> int:
+    """Return where the last whole row ends, in bytes; 0 when there is no file."""
+    return max((end for _, end in _rows_and_ends(path)), default=0) if path.exists() else 0
+
+
 def numbered_rows(path: Path) -> Iterator[tuple[int, JsonRow]]:
     """Yield rows as `read_rows` does, each with its line number from 1."""
     return enumerate((row for row, _ in _rows_and_ends(path)), start=1)
-
-
-def _whole_end(path: Path) -> int:
-    return max((end for _, end in _rows_and_ends(path)), default=0) if path.exists() else 0
 
 
 def _rows_and_ends(path: Path) -> Iterator[tuple[JsonRow, int]]:
@@ -100,8 +106,8 @@ def _rows_and_ends(path: Path) -> Iterator[tuple[JsonRow, int]]:
         raise FolderError(f"cannot read {path.name}: {error.strerror}") from error
 
 
-def _encode(row: Mapping[str, Any]) -> bytes:
-    # ASCII: no prompt in a row can act on the terminal that shows the file.
+def encode_row(row: Mapping[str, Any]) -> bytes:
+    """Return the line of a row. It is ASCII, so that no prompt in it can act on a terminal."""
     return json.dumps(row, allow_nan=False, separators=(", ", ": ")).encode("ascii") + b"\n"
 
 

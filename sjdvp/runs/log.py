@@ -5,6 +5,7 @@ keys. An image is done when its log row and its file agree; nothing is concluded
 """
 
 import dataclasses
+import hashlib
 import math
 import os
 import re
@@ -22,7 +23,7 @@ from sjdvp.jobs import ImageResult
 from sjdvp.runs.jsonl import JsonRow, numbered_rows
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import IMAGES, Shard, log_paths
-from sjdvp.runs.strict_json import inner, optional, text, whole, word
+from sjdvp.runs.strict_json import absent_or, inner, optional, text, whole, word
 from sjdvp.text import printable
 
 SCHEMA = "sjdvp.image/1"
@@ -70,6 +71,7 @@ KEYS = tuple(
         "gpu",
         "peak_mem_bytes",
         "attempt",
+        "reroll",
         "error",
         "rank",
         "shard",
@@ -92,6 +94,8 @@ class LogEntry:
     key: ImageKey
     ok: bool
     attempt: int
+    reroll: int  # how often a new seed was asked for
+    prompt_sha256: str | None
     started_at: str
     file: str | None  # relative to the run folder, with "/"
     bytes: int | None
@@ -103,6 +107,10 @@ class LogEntry:
         """Sort key of the attempts at one image: the largest is the last."""
         return self.attempt, self.started_at
 
+    def is_of(self, prompt: Prompt) -> bool:
+        """Return whether the image was generated from the present text of the prompt."""
+        return self.prompt_sha256 in (None, prompt.digest)
+
     @classmethod
     def of(cls, row: JsonRow, where: str) -> "LogEntry":
         """Read a log row; raises FolderError, which names the place `where`, for anything else."""
@@ -112,6 +120,8 @@ class LogEntry:
                 key=(whole(row, "index"), whole(row, "sample")),
                 ok=word(row, "status", ("ok", "failed")) == "ok",
                 attempt=whole(row, "attempt"),
+                reroll=absent_or(whole, row, "reroll") or 0,
+                prompt_sha256=absent_or(text, row, "prompt_sha256"),
                 started_at=text(row, "started_at"),
                 file=optional(_image_name, row, "file"),
                 bytes=optional(whole, row, "bytes"),
@@ -132,7 +142,7 @@ class RowMaker:
     shard: Shard
     rank: int = 0
 
-    def begin(self, prompt: Prompt, image: ImageResult, attempt: int) -> JsonRow:
+    def begin(self, prompt: Prompt, image: ImageResult, attempt: int, reroll: int = 0) -> JsonRow:
         """Return the row of an image that is not on disk yet.
 
         file, bytes, image_sha256 and save_s are still null.
@@ -153,6 +163,7 @@ class RowMaker:
             "height": height,
             "seed": image.job.seed,
             "attempt": attempt,
+            "reroll": reroll,
             "error": image.error,
             "started_at": _started_at(image.stats),
         }
@@ -188,6 +199,17 @@ def log_rows(root: Path) -> Iterator[tuple[LogEntry, JsonRow]]:
     for path in log_paths(root):
         for line, row in numbered_rows(path):
             yield LogEntry.of(row, f"{path.name}: line {line}"), row
+
+
+def has_image(root: Path, entry: LogEntry) -> bool:
+    """Return whether the file of an entry has the SHA-256 in it; raises FolderError."""
+    try:
+        data = (root / (entry.file or "")).read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    except OSError as error:
+        raise FolderError(f"cannot read {entry.file}: {error.strerror}") from error
+    return hashlib.sha256(data).hexdigest() == entry.sha256
 
 
 def finished(root: Path, entries: Mapping[ImageKey, LogEntry]) -> set[ImageKey]:

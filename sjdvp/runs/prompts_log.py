@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from sjdvp.errors import FolderError
-from sjdvp.runs.jsonl import Appender, JsonRow, numbered_rows
+from sjdvp.runs.atomic import write_atomic
+from sjdvp.runs.jsonl import Appender, JsonRow, encode_row, numbered_rows
 from sjdvp.runs.prompts.model import Prompt
-from sjdvp.runs.sharding import PROMPTS
+from sjdvp.runs.sharding import PROMPTS, Ranges, in_ranges
 from sjdvp.runs.strict_json import inner, optional, text, whole
 from sjdvp.text import printable
 
@@ -60,12 +61,29 @@ def read_prompts_log(root: Path) -> Iterator[Prompt]:
     return (Prompt(row["index"], row["prompt"], row["id"], row["extra"]) for row in _rows(root))
 
 
-def check_unchanged(root: Path, prompts: Sequence[Prompt]) -> None:
-    """Raise FolderError when a prompt differs from its row in prompts.jsonl; writes nothing."""
+def check_unchanged(root: Path, prompts: Sequence[Prompt], updates: Ranges = ()) -> None:
+    """Raise FolderError when a prompt differs from its row in prompts.jsonl; writes nothing.
+
+    Those in the rows `updates` may differ.
+    """
     if (root / PROMPTS).exists():
         for known, prompt in zip(_rows(root), prompts, strict=False):
-            if known != _row(prompt):
+            if known != _row(prompt) and not in_ranges(prompt.index, updates):
                 raise _changed(known, _row(prompt))
+
+
+def update_rows(root: Path, prompts: Sequence[Prompt], updates: Ranges) -> None:
+    """Replace the rows `updates` of prompts.jsonl where they have changed; raises as `check_unchanged`.
+
+    Holding the folder's lock. Images of another text count as not generated (`LogEntry.is_of`).
+    """
+    check_unchanged(root, prompts, updates)
+    if not (root / PROMPTS).exists():
+        return
+    known = list(_rows(root))
+    rows = [_row(prompt) for prompt in prompts[: len(known)]] + known[len(prompts) :]
+    if rows != known:
+        write_atomic(root / PROMPTS, b"".join(map(encode_row, rows)))
 
 
 def _rows(root: Path) -> Iterator[JsonRow]:
@@ -112,5 +130,6 @@ def _changed(old: JsonRow, new: JsonRow) -> FolderError:
     return FolderError(
         f"row {new['index']} of the prompts has changed since this folder was made: "
         f"{key} was {was}, is {now}",
-        "rows may be appended but not changed: use another --out, or the old prompt file",
+        "rows may be appended; to change one and generate its images again, give "
+        f"--update-prompts {new['index']}",
     )

@@ -18,6 +18,7 @@ from sjdvp.runs.atomic import write_atomic
 from sjdvp.runs.prompts.model import PromptSet
 from sjdvp.runs.sharding import RUN, Selection, new_run_seed
 from sjdvp.runs.strict_json import (
+    absent_or,
     inner,
     is_whole,
     listed,
@@ -40,6 +41,15 @@ class Wanted:
 
     images_per_prompt: int = 1
     selection: Selection = dataclasses.field(default_factory=Selection)
+    sample: int | None = None  # the only one of each prompt; None: all
+
+    def samples(self, row: int) -> range:
+        """Return the samples of a prompt row that are asked for."""
+        if not self.selection.takes(row):
+            return range(0)
+        if self.sample is not None:
+            return range(self.sample, self.sample + 1)
+        return range(self.images_per_prompt)
 
     def as_json(self) -> dict[str, Any]:
         """Return the form in run.json."""
@@ -48,6 +58,7 @@ class Wanted:
             "images_per_prompt": self.images_per_prompt,
             "indices": None if indices is None else [list(pair) for pair in indices],
             "limit": self.selection.limit,
+            "sample": self.sample,
         }
 
     @classmethod
@@ -56,7 +67,8 @@ class Wanted:
         indices = optional(listed, plain, "indices")
         ranges = None if indices is None else tuple(map(_range, indices))
         selection = Selection(ranges, optional(whole, plain, "limit"))
-        return cls(whole(plain, "images_per_prompt", 1), selection)
+        count = whole(plain, "images_per_prompt", 1)
+        return cls(count, selection, absent_or(whole, plain, "sample"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,7 @@ class RunInfo:
     fingerprint: str
     pixel_settings: Mapping[str, Any]
     wanted: tuple[Wanted, ...]  # of every command that has generated into the folder
+    image_seed: int | None  # of its one image, when that was given instead of the run's seed
     revision: str | None  # of the weights on the hub; None: local or built-in, or not known yet
     plain: Mapping[str, Any]  # all of it, as stored
 
@@ -89,7 +102,8 @@ class RunInfo:
             text(plain, "fingerprint"),
             inner(plain, "pixel_settings"),
             wanted,
-            optional(text, plain, "revision") if "revision" in plain else None,
+            absent_or(whole, plain, "image_seed"),
+            absent_or(text, plain, "revision"),
             plain,
         )
 
@@ -121,13 +135,19 @@ def write_run(root: Path, plain: Mapping[str, Any]) -> RunInfo:
 
 
 def first_run(
-    config: RunConfig, prompts: PromptSet | None, argv: Sequence[str], wanted: Wanted
+    config: RunConfig,
+    prompts: PromptSet | None,
+    argv: Sequence[str],
+    wanted: Wanted,
+    image_seed: int | None,
 ) -> dict[str, Any]:
     """Return what run.json of a new folder says; draws a seed when `config` leaves it open."""
     return {
         "schema": SCHEMA,
         "fingerprint": config.fingerprint(),
         "seed": new_run_seed() if config.run.seed is None else config.run.seed,
+        "image_seed": image_seed,
+        "revision": None,
         "pixel_settings": config.pixel_settings(),
         "settings": dataclasses.asdict(config),
         "wanted": [wanted.as_json()],
@@ -154,8 +174,8 @@ def given_window(config: RunConfig) -> int:
     return config.decoder.width
 
 
-def differences(info: RunInfo, config: RunConfig) -> list[str]:
-    """Return a line for each setting of `config` that differs from those in run.json."""
+def differences(info: RunInfo, config: RunConfig, image_seed: int | None) -> list[str]:
+    """Return a line for each setting of a request that differs from those in run.json."""
     now = _flat(settled(config, info.window).pixel_settings())
     # A setting that did not exist when the folder was made acted as its default does.
     was = _flat(RunConfig().pixel_settings()) | _flat(info.pixel_settings)
@@ -167,6 +187,8 @@ def differences(info: RunInfo, config: RunConfig) -> list[str]:
     ]
     if config.run.seed not in (None, info.seed):
         lines.append(f"run.seed: {info.seed} there, {config.run.seed} now")
+    if info.image_seed != image_seed:
+        lines.append(f"image seed: {info.image_seed} there, {image_seed} now")
     return lines
 
 

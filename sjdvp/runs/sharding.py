@@ -15,6 +15,8 @@ RUN = "run.json"
 PROMPTS = "prompts.jsonl"
 IMAGES = "images"
 
+Ranges = tuple[tuple[int, int], ...]  # of prompt rows, both ends included
+
 _SEED_BITS = 53  # JSON readers keep integers below 2^53 exact
 
 
@@ -52,7 +54,7 @@ class Shard:
 class Selection:
     """The rows of the prompt file that a command asks for: `indices` among the first `limit`."""
 
-    indices: tuple[tuple[int, int], ...] | None = None  # inclusive ranges; None: every row
+    indices: Ranges | None = None  # inclusive ranges; None: every row
     limit: int | None = None
 
     @property
@@ -70,17 +72,20 @@ class Selection:
         return self.indices is None or in_ranges(row, self.indices)
 
 
-def in_ranges(row: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+def in_ranges(row: int, ranges: Ranges) -> bool:
     """Return whether `row` is in one of the inclusive ranges."""
     return any(first <= row <= last for first, last in ranges)
 
 
-def image_seed(run_seed: int, index: int, sample: int) -> int:
+def image_seed(run_seed: int, index: int, sample: int, reroll: int = 0) -> int:
     """Return the seed of image `sample` of prompt row `index`, in [0, 2^53).
+
+    `reroll` tells how often the image was asked for anew, with another seed each time.
 
     It is a hash of its arguments, so it does not depend on shards, batches or resuming.
     """
-    digest = hashlib.sha256(f"sjdvp seed 1: {run_seed} {index} {sample}".encode()).digest()
+    numbers = f"{run_seed} {index} {sample}" + (f" {reroll}" if reroll else "")
+    digest = hashlib.sha256(f"sjdvp seed 1: {numbers}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - _SEED_BITS)
 
 
@@ -108,7 +113,7 @@ def log_paths(root: Path) -> list[Path]:
     return sorted(root.glob("log.shard-*-of-*.jsonl"))
 
 
-def parse_indices(text: str, flag: str = "--indices") -> tuple[tuple[int, int], ...]:
+def parse_indices(text: str, flag: str = "--indices") -> Ranges:
     """Read rows such as `3,10-20` (from 0, both ends included) into ranges; raises ConfigError."""
     ranges = []
     for part in text.split(","):

@@ -71,6 +71,12 @@ def optional(read: Callable[[object, str], T], table: object, key: str) -> T | N
     return None if _value(table, key) is None else read(table, key)
 
 
+def absent_or(read: Callable[[object, str], T], table: object, key: str) -> T | None:
+    """Return what `optional` returns, or None without the key: older versions did not write it."""
+    missing = isinstance(table, dict) and key not in table
+    return None if missing else optional(read, table, key)
+
+
 def is_whole(value: object) -> bool:
     """Return whether `value` is an integer; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)

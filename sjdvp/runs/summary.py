@@ -64,6 +64,10 @@ class RunCounts:
         self.drafted += row["drafted"] or 0
         self.accepted += row["accepted"] or 0
 
+    def left(self, *, retry_failed: bool) -> int:
+        """Return the images that running again would generate."""
+        return self.requested - self.ok - self.skipped - (0 if retry_failed else self.failed)
+
     @property
     def nfe_mean(self) -> float | None:
         """Forward passes per image, over the images generated now."""

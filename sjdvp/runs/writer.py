@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -16,12 +16,13 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 from PIL import Image, PngImagePlugin
 
+from sjdvp.config import ModelConfig
 from sjdvp.errors import FolderError
 from sjdvp.jobs import ImageResult
 from sjdvp.runs.atomic import write_atomic
+from sjdvp.runs.job_queue import Task
 from sjdvp.runs.jsonl import Appender, JsonRow
 from sjdvp.runs.log import RowMaker
-from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import image_file
 from sjdvp.runs.strict_json import load_json
 
@@ -52,6 +53,7 @@ _PORTABLE = tuple(
         "sjdvp",
     ]
 )
+_PATHS = ("path", "tokenizer", "vq_decoder", "text_encoder")
 _NOT_OURS = "another program has changed the image; the log of its run folder has the settings too"
 
 
@@ -66,17 +68,20 @@ class ImageWriter:
     with_metadata: bool
     check_lock: Callable[[], None]
 
-    def save(self, prompt: Prompt, image: ImageResult, attempt: int) -> JsonRow:
+    def save(self, task: Task, image: ImageResult) -> JsonRow:
         """Write the image, unless it failed, then its log row; return the row.
 
         Raises StorageError, also when this process has lost the lock of its shard.
         """
         self.check_lock()
-        row = self.rows.begin(prompt, image, attempt)
+        prompt = task.prompt
+        row = self.rows.begin(prompt, image, task.attempt, task.reroll)
         if image.image_HWC is not None:
             start = time.perf_counter()
             file = image_file(prompt.index, image.job.sample, self.images_per_prompt)
-            data = encode_png(image.image_HWC, metadata(row) if self.with_metadata else {})
+            data = encode_png(
+                image.image_HWC, metadata(row, self.rows.config.model) if self.with_metadata else {}
+            )
             write_atomic(self.root / file, data, owner=self.rows.shard.label)
             row |= {
                 "file": file,
@@ -151,12 +156,15 @@ def encode_png(image_HWC: np.ndarray[Any, Any], texts: Mapping[str, str]) -> byt
     return buffer.getvalue()
 
 
-def metadata(row: Mapping[str, Any]) -> dict[str, str]:
+def metadata(row: Mapping[str, Any], model: ModelConfig) -> dict[str, str]:
     """Return the texts stored in an image.
 
     `parameters` is in the form that image viewers parse, `sjdvp` has the settings as JSON.
     """
-    settings = {key: row[key] for key in _PORTABLE} | {"model": _model_name(row["model"])}
+    settings = {key: row[key] for key in _PORTABLE} | {
+        "model": _model_name(row["model"]),
+        "model_settings": _changed(model),
+    }
     return {
         "parameters": _parameters(settings),
         "sjdvp": json.dumps(settings, ensure_ascii=False, allow_nan=False),
@@ -203,6 +211,17 @@ def _parameters(settings: Mapping[str, Any]) -> str:
         "Version": f"sjdvp {settings['sjdvp']}",
     }
     return settings["prompt"] + "\n" + ", ".join(f"{key}: {value}" for key, value in fields.items())
+
+
+def _changed(model: ModelConfig) -> dict[str, Any]:
+    """Return the settings of the model that are not defaults; files by their names."""
+    plain, defaults = asdict(model), asdict(ModelConfig())
+    changed = {key: value for key, value in plain.items() if value != defaults[key]}
+    changed = {key: value for key, value in changed.items() if key not in ("licence", "dtype")}
+    return {
+        key: _model_name(value) if key in _PATHS and isinstance(value, str) else value
+        for key, value in changed.items()
+    }
 
 
 def _model_name(model: str) -> str:

@@ -71,9 +71,14 @@ def shard_states(out: Path, count: int, tasks: Iterable[QueuedTask]) -> list[Sha
     if info is None:
         return [ShardState(shard, None, 0, 0, latest.get(shard)) for shard in range(count)]
     folder = RunFolder(out, info)
-    keys = [(prompt.index, sample) for prompt, n in folder.expected() for sample in range(n)]
     entries = folder.log()
     there = finished(out, entries)
+    keys = []
+    for prompt, samples in folder.expected():
+        for key in ((prompt.index, sample) for sample in samples):
+            keys.append(key)
+            if key in there and not entries[key].is_of(prompt):
+                there.remove(key)
     expected = Counter(index % count for index, _ in keys)
     done = Counter(key[0] % count for key in keys if key in there)
     failed = Counter(key[0] % count for key in keys if key in entries and not entries[key].ok)

@@ -70,7 +70,7 @@ def test_version(sjdvp):
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["generate", "--promts", "x"], "no such option: --promts", "--prompt or --prompts?"),
+        (["generate", "--promts", "x"], "no such option: --promts", "--prompt or --prompts or"),
         (["generate", "--prom", "x"], "no such option: --prom", "did you mean"),  # no abbreviations
         (["generate", "--steps", "50"], "there is no --steps", "no denoising steps"),
         (["generate", "--negative_prompt", "x"], "there is no --negative-prompt", "--cfg-scale"),

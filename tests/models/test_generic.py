@@ -24,7 +24,9 @@ CPU = torch.device("cpu")
 def test_an_image_of_another_size_is_refused(tmp_path: Path) -> None:
     config = ModelConfig("generic", path=str(save_tiny_model(tmp_path)))
     assert open_model(replace(config, width=10, height=8), CPU, torch.float32).name == "tiny"
-    with pytest.raises(ConfigError, match="no images of 64x64 pixels: tiny generates only") as refused:
+    with pytest.raises(
+        ConfigError, match="no images of 64x64 pixels: tiny generates only"
+    ) as refused:
         open_model(replace(config, width=64, height=64), CPU, torch.float32)
     assert refused.value.hint == "give --size 10x8"
     with pytest.raises(ConfigError, match="no images of 128x128 pixels"):

@@ -1,0 +1,65 @@
+"""The command that generates an image again, from the settings that its PNG carries."""
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sjdvp.config import DecoderConfig, SamplingConfig
+from sjdvp.errors import ConfigError
+from sjdvp.profiles import resolve
+
+_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_OUT = "again"
+
+
+def command_of(row: Mapping[str, Any]) -> str:
+    """Return the command for the stored log row of an image, quoted for a shell.
+
+    Raises ConfigError when the row lacks what is needed.
+    """
+    try:
+        prompt, seed, profile = str(row["prompt"]), int(row["seed"]), str(row["profile"])
+        wanted = dict(_settings(row))
+        preset = wanted["decoder.preset"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the settings of the image are incomplete: {error}") from error
+    words = ["sjdvp", "generate", "--prompt", prompt, "--image-seed", str(seed)]
+    if prompt.startswith("-"):
+        words[2:4] = [f"--prompt={prompt}"]
+    words += ["--profile", profile, "--decoder", str(preset)]
+    defaults = _defaults(profile, str(preset))
+    for key, value in wanted.items():
+        if any(value != known.get(key) for known in defaults):
+            words += ["--set", f"{key}={_text(value)}"]
+    return shlex.join([*words, "--out", _OUT])
+
+
+def _settings(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of the image by dotted key."""
+    params = row["params"]
+    yield from ((f"sampling.{f.name}", params[f.name]) for f in dataclasses.fields(SamplingConfig))
+    decoder = {f.name: params[f.name] for f in dataclasses.fields(DecoderConfig)}
+    yield from _flat("decoder.", decoder)
+    yield from _flat("model.", row.get("model_settings") or {})
+    yield "model.dtype", _DTYPES[row["dtype"]]
+
+
+def _defaults(profile: str, preset: str) -> list[dict[str, Any]]:
+    """Return the settings of a profile and decoder, here and where nobody has set anything."""
+    environs: tuple[dict[str, str] | None, ...] = (None, {})
+    resolved = (resolve(profile, {"decoder.preset": preset}, environ) for environ in environs)
+    return [dict(_flat("", one.config.pixel_settings())) for one in resolved]
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _text(value: Any) -> str:
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
