@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from transformers import T5Config, T5EncoderModel
 
 from sjdvp_cli.app import run
 from tests.models.harness import PARITY
@@ -19,7 +18,7 @@ from tests.models.tiny import (
     janus_tokenizer,
     liquid_tokenizer,
     lumina2_model,
-    save_tokenizer,
+    text_encoder,
 )
 
 VQGAN = PARITY / "chameleon_vqgan" / "vqgan.ckpt"
@@ -94,22 +93,6 @@ def janus_1(folder: Path) -> Path:
 def liquid(folder: Path) -> Path:
     copied(folder, *(PARITY / "liquid").glob("*.*"), VQGAN)
     liquid_tokenizer(folder / "tokenizer.json")
-    return folder
-
-
-def text_encoder(folder: Path) -> Path:
-    """Write a tiny T5 encoder with as many features as the fixture of LlamaGen reads."""
-    config = T5Config(
-        vocab_size=60,
-        d_model=24,
-        d_kv=8,
-        d_ff=32,
-        num_layers=1,
-        num_heads=2,
-        feed_forward_proj="gated-gelu",
-    )
-    T5EncoderModel(config).save_pretrained(folder)
-    save_tokenizer(folder / "tokenizer.json", {"<pad>": 0, "</s>": 1}, range(2, 60))
     return folder
 
 

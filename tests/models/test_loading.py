@@ -18,8 +18,7 @@ from sjdvp.models import open_model
 from sjdvp.models.checkpoints import Checkpoint, load_strict, open_checkpoint
 from sjdvp.models.device_map import DeviceMap
 from tests.models.harness import CPU, PARITY
-from tests.models.test_command_line import text_encoder
-from tests.models.tiny import chameleon_tokenizer, emu3_tokenizer
+from tests.models.tiny import chameleon_tokenizer, emu3_tokenizer, text_encoder
 
 VQ = PARITY / "llamagen_vq" / "vq_ds16_tiny.pt"
 

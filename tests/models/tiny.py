@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
+from transformers import T5Config, T5EncoderModel
 
 from tests.models.harness import PARITY
 
@@ -77,4 +78,20 @@ def lumina2_model(folder: Path) -> Path:
     names |= {f"<reserved{8800 + side:05d}>": 151671 + side for side in range(1, 40)}
     save_tokenizer(folder / "tokenizer.json", names, range(200))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    return folder
+
+
+def text_encoder(folder: Path) -> Path:
+    """Write a tiny T5 encoder with the features that the LlamaGen fixture expects."""
+    config = T5Config(
+        vocab_size=60,
+        d_model=24,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
+    )
+    T5EncoderModel(config).save_pretrained(folder)
+    save_tokenizer(folder / "tokenizer.json", {"<pad>": 0, "</s>": 1}, range(2, 60))
     return folder

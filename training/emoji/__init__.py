@@ -1,4 +1,4 @@
-"""The recipe that trained the embedded model: data, codes, pixel decoder, trunk, figures.
+"""How the embedded model was trained: data, codebook, VQ decoder, transformer, scores.
 
-Nothing here is needed to use the model; ``python -m training.emoji`` makes it again.
+Not needed to use the model; ``python -m training.emoji`` trains it again.
 """

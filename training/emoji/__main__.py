@@ -1,7 +1,7 @@
-"""One command makes the embedded model again and shows its figures; it goes on where it stopped.
+"""Train the embedded model again and print its scores; a stopped run resumes.
 
 python -m training.emoji --work FOLDER              everything
-python -m training.emoji --work FOLDER --score      only draw and score the model that ships
+python -m training.emoji --work FOLDER --score      only generate and score with the shipped model
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from PIL import Image
 
 from sjdvp.models import emoji
 from training.emoji import evaluate, export, prompts
-from training.emoji.batches import Source
+from training.emoji.batches import TrainingSource
 from training.emoji.captions import build_tokenizer, held_out_pairs
 from training.emoji.codes import CodeTable, build_table
-from training.emoji.data import fetch, load_pictures, read_concepts
+from training.emoji.data import fetch, load_images, read_concepts
 from training.emoji.pixels import PixelPlan, PixelTrainer, prepare
-from training.emoji.train import Plan, Trainer
+from training.emoji.train import Trainer, TransformerPlan
 
 SHIPPED = Path(emoji.__file__).parent / "model"
 DEFAULTS = {"cfg_scale": 1.5, "temperature": 0.8, "top_k": 0, "top_p": 1.0}
@@ -35,79 +35,82 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--work",
         type=Path,
         required=True,
-        help="folder for downloads, checkpoints, logs and drawings",
+        help="folder for downloads, checkpoints, logs and images",
     )
     parser.add_argument(
         "--model", type=Path, help="where the model is written (default: WORK/model)"
     )
     parser.add_argument(
-        "--budget-s", type=float, default=Plan.budget_s, help="seconds of training for the trunk"
+        "--budget-s",
+        type=float,
+        default=TransformerPlan.budget_s,
+        help="seconds of training for the transformer",
     )
     parser.add_argument(
         "--pixel-budget-s", type=float, default=PixelPlan.budget_s, help="... for the pixel decoder"
     )
     parser.add_argument(
-        "--score", action="store_true", help="do not train: draw and score the model that ships"
+        "--score",
+        action="store_true",
+        help="do not train; generate and score with the shipped model",
     )
     parser.add_argument(
         "--run",
         type=Path,
-        help="score this finished run folder of the fixed prompts instead of drawing",
+        help="score this finished run folder of the fixed prompts instead of generating",
     )
     parser.add_argument(
         "--export",
         action="store_true",
-        help="do not train on: write the model from the checkpoints, stop",
+        help="do not train; write the model from the checkpoints",
     )
     return parser.parse_args(arguments)
 
 
-def load_source(work: Path) -> tuple[Source, evaluate.Floats]:
-    """Bring together the data, the codebook (built once) and the split."""
+def load_source(work: Path) -> tuple[TrainingSource, evaluate.Floats]:
+    """Return the data, the codebook (built once) and the split."""
     fetch(work / "cache")
     concepts = read_concepts()
-    pictures = load_pictures(work / "cache", concepts)
+    images = load_images(work / "cache", concepts)
     table = work / "codes.npz"
     if not table.exists():
-        build_table(pictures).save(table)
+        build_table(images).save(table)
     names = [c.name for c in concepts]
-    source = Source(
+    source = TrainingSource(
         names, CodeTable.load(table), held_out_pairs(len(names)), build_tokenizer(names)
     )
-    return source, pictures
+    return source, images
 
 
 def train(work: Path, model: Path, options: argparse.Namespace) -> None:
-    """Train what is not trained yet and write the model folder."""
-    source, pictures = load_source(work)
+    """Train what is not trained yet, then write the model folder."""
+    source, images = load_source(work)
     torch.manual_seed(0)
     decoder = export.build_pixels()
     prepare(decoder, source.table.centres_KD)
-    pixels = PixelTrainer(
-        decoder, source, pictures, PixelPlan(budget_s=options.pixel_budget_s), work
-    )
-    trunk = Trainer(
-        export.build_trunk(source.tokenizer.get_vocab_size()),
+    pixels = PixelTrainer(decoder, source, images, PixelPlan(budget_s=options.pixel_budget_s), work)
+    transformer = Trainer(
+        export.build_transformer(source.tokenizer.get_vocab_size()),
         source,
-        Plan(budget_s=options.budget_s),
+        TransformerPlan(budget_s=options.budget_s),
         work,
     )
     if not options.export:
         pixels.run()
-        trunk.run()
-    export.write(model, trunk.shipped(), pixels.average, source.tokenizer, DEFAULTS)
+        transformer.run()
+    export.write(model, transformer.shipped(), pixels.average, source.tokenizer, DEFAULTS)
 
 
 def show(work: Path, model: Path, run: Path | None) -> int:
-    """Draw the fixed prompts unless a run is given, then print the figures."""
-    source, pictures = load_source(work)
+    """Generate the fixed prompts unless a run is given, then print the scores."""
+    source, images = load_source(work)
     asks = prompts.read(source.names)
     if run is None:
         run = work / "run"
         evaluate.sample(run, model)
-    drawn = evaluate.load_run(run, asks)
-    figures, rows = evaluate.score(drawn, asks, pictures)
-    evaluate.sheet(drawn[:96, 0]).quantize(256, dither=Image.Dither.NONE).save(
+    images_PS = evaluate.load_run(run, asks)
+    figures, rows = evaluate.score(images_PS, asks, images)
+    evaluate.sheet(images_PS[:96, 0]).quantize(256, dither=Image.Dither.NONE).save(
         work / "samples.png", optimize=True
     )
     (work / "figures.json").write_text(json.dumps(asdict(figures), indent=2) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Training batches: pictures as codes with captions, some inputs corrupted, targets always clean.
+"""Training batches: images as codes with captions, some inputs corrupted, targets always clean.
 
 Every batch is a function of (seed, step), so a resumed run sees what an unbroken one would.
 """
@@ -18,38 +18,38 @@ from training.emoji.data import COLOURS, Floats
 
 GRID = 16
 N_CODES = 1024
-N_PLACES = GRID * GRID
+N_POSITIONS = GRID * GRID
 TEXT_LENGTH = 24
 DROPPED = 0.1
 WHITE_SHARE = 0.5
 TOPS, LEFTS = (0, 2, 4), (0, 1, 2, 3, 4)
 ALL_TOPS = (0, 1, 2, 3, 4)
-"""Where an object of 12x12 patches may stand: 15 places for most of the training, 25 in its last stretch."""
+"""The offsets of an object of 12x12 patches: 15 for most of the training, 25 in its last part."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Left-padded text, and the kept places of each picture.
+    """Left-padded text, and the positions of each image that are trained on.
 
-    Place j predicts code j from code j - 1 (place 0 from the last word of the text). ``weight_BK``
-    makes the kept places stand for all of them.
+    Position j predicts code j from code j - 1 (position 0 from the last word of the text).
+    ``weight_BK`` makes up for the positions that are left out.
     """
 
     text_BT: Tensor
-    place_BK: Tensor
+    pos_BK: Tensor
     input_BK: Tensor
     target_BK: Tensor
     weight_BK: Tensor
 
     def pieces(self, size: int) -> list[tuple[Tensor, ...]]:
         """Cut the batch into small ones."""
-        every = (self.text_BT, self.place_BK, self.input_BK, self.target_BK, self.weight_BK)
+        every = (self.text_BT, self.pos_BK, self.input_BK, self.target_BK, self.weight_BK)
         return list(zip(*(t.split(size) for t in every), strict=True))
 
 
 @dataclass(frozen=True)
-class Source:
-    """Everything a batch is drawn from."""
+class TrainingSource:
+    """Everything that batches are made of."""
 
     names: list[str]
     table: CodeTable
@@ -63,38 +63,38 @@ class Source:
         step: int,
         size: int,
         corrupted_share: float,
-        n_kept: int = N_PLACES,
+        n_kept: int = N_POSITIONS,
         tops: tuple[int, ...] = TOPS,
     ) -> Batch:
-        """Draw the batch of one step."""
+        """Return the batch of one step."""
         rng = np.random.default_rng((self.seed, step))
         concept_B = [int(c) for c in rng.integers(len(self.names), size=size)]
         colour_B = [self.colour(c, rng) for c in concept_B]
         pairs = list(zip(concept_B, colour_B, strict=True))
-        clean_BC = np.stack([self.picture(c, k, rng, tops) for c, k in pairs]).reshape(size, -1)
+        clean_BC = np.stack([self.image(c, k, rng, tops) for c, k in pairs]).reshape(size, -1)
         text = [self._text(c, k, rng) for c, k in pairs]
         fed_BC = np.roll(corrupt(clean_BC, corrupted_share, rng), 1, axis=1)
         kept = [keep(row, n_kept, rng) for row in clean_BC]
-        place_BK = np.stack([place for place, _ in kept])
+        pos_BK = np.stack([place for place, _ in kept])
         return Batch(
             torch.tensor(text),
-            torch.from_numpy(place_BK),
-            torch.from_numpy(np.take_along_axis(fed_BC, place_BK, 1)),
-            torch.from_numpy(np.take_along_axis(clean_BC, place_BK, 1)),
+            torch.from_numpy(pos_BK),
+            torch.from_numpy(np.take_along_axis(fed_BC, pos_BK, 1)),
+            torch.from_numpy(np.take_along_axis(clean_BC, pos_BK, 1)),
             torch.from_numpy(np.stack([weight for _, weight in kept])),
         )
 
-    def picture(
+    def image(
         self, concept: int, colour: int, rng: np.random.Generator, tops: tuple[int, ...] = ALL_TOPS
     ) -> Ints:
-        """One picture's codes [16, 16] at a place of its own."""
+        """Return one image's codes [16, 16], its object at a random offset."""
         top, left = spot(rng, tops)
-        return self.drawn(concept, colour, top, left, rng)
+        return self.codes_at(concept, colour, top, left, rng)
 
-    def drawn(
+    def codes_at(
         self, concept: int, colour: int, top: int, left: int, rng: np.random.Generator
     ) -> Ints:
-        """Codes [16, 16] at a given place, with their own texture."""
+        """Return codes [16, 16] with the object at a given offset and random texture."""
         near, chance = self.table.near_CPPK[concept], self.table.chance_CPPK[concept]
         pick = (rng.random((*near.shape[:2], 1)) > chance.cumsum(-1)).sum(-1, keepdims=True)
         codes = np.take_along_axis(near, np.minimum(pick, near.shape[-1] - 1), -1)[..., 0]
@@ -115,7 +115,7 @@ class Source:
         return allowed[int(rng.integers(len(allowed)))]
 
     def _text(self, concept: int, colour: int, rng: np.random.Generator) -> list[int]:
-        """Return a caption's ids between its marks, padded on the left; a tenth carry no caption."""
+        """Return a caption's ids between special tokens, left-padded; a tenth have no caption."""
         words = self.tokenizer.encode(caption(self.names[concept], COLOURS[colour], rng)).ids
         if rng.random() < DROPPED:
             words = []
@@ -124,12 +124,12 @@ class Source:
 
 
 def spot(rng: np.random.Generator, tops: tuple[int, ...] = ALL_TOPS) -> tuple[int, int]:
-    """Draw where an object stands: its top row and left column."""
+    """Return a random offset of an object: its top row and left column."""
     return int(rng.choice(tops)), int(rng.choice(LEFTS))
 
 
 def corrupt(clean_BC: Ints, share: float, rng: np.random.Generator) -> Ints:
-    """Spoil 0-50 % of the codes in a share of the rows: four fifths from another picture, the rest at random."""
+    """Replace 0-50 % of the codes of a share of images: four fifths from another image."""
     size, length = clean_BC.shape
     rate_B1 = rng.uniform(0, 0.5, (size, 1)) * (rng.random((size, 1)) < share)
     other = np.roll(clean_BC, 1, axis=0)
@@ -139,12 +139,12 @@ def corrupt(clean_BC: Ints, share: float, rng: np.random.Generator) -> Ints:
 
 
 def keep(clean_C: Ints, n_kept: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """Choose places to train on, in order: all that touch the object, and some of the flat background.
+    """Choose positions to train on: all that touch the object, and some of the flat background.
 
-    Place 0 is always kept. A background place that is kept stands for those that are not.
+    Position 0 is always kept. Kept background positions weigh more, for those left out.
     """
-    drawn = clean_C < N_PATCH_CODES
-    touches = drawn | np.roll(drawn, 1)
+    object_ = clean_C < N_PATCH_CODES
+    touches = object_ | np.roll(object_, 1)
     touches[0] = True
     needed, others = np.flatnonzero(touches), np.flatnonzero(~touches)
     if len(needed) >= n_kept:

@@ -1,6 +1,6 @@
 """Words: which (concept, colour) pairs are trained, how captions are phrased, the tokenizer.
 
-Knows nothing about pictures. All randomness comes from the generator that is passed in.
+Knows nothing about images. All randomness comes from the generator that is passed in.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ N_NEAR = 6
 TEXTURE_NATS = 0.7
 OBJECT_PATCHES = OBJECT_SIDE // PATCH
 CLEAR = -1
-"""Marks a patch with nothing drawn on it; a picture replaces it by its background's code."""
+"""Marks an empty patch; an image has its background's code there."""
 
 Ints = NDArray[np.int64]
 
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 class CodeTable:
     """The nearest codes of every concept's patches.
 
-    ``near_CPPK`` are code ids or CLEAR; ``chance_CPPK`` how often each is drawn in training.
+    ``near_CPPK`` are code ids or CLEAR; ``chance_CPPK`` how often each is sampled in training.
     """
 
     near_CPPK: Ints
@@ -58,16 +58,16 @@ def background_code(colour: int) -> int:
     return N_PATCH_CODES + colour
 
 
-def to_patches(pictures: Floats) -> Floats:
+def to_patches(images: Floats) -> Floats:
     """Cut [..., H, W, 4] into [..., H/4, W/4, 64]."""
-    *lead, height, width, channels = pictures.shape
-    cut = pictures.reshape(*lead, height // PATCH, PATCH, width // PATCH, PATCH, channels)
+    *lead, height, width, channels = images.shape
+    cut = images.reshape(*lead, height // PATCH, PATCH, width // PATCH, PATCH, channels)
     moved = np.moveaxis(cut, -4, -3)
     return np.ascontiguousarray(moved).reshape(*lead, height // PATCH, width // PATCH, -1)
 
 
 def to_features(patches: Floats) -> Floats:
-    """[..., 64] patches to [..., 96] features whose squared distance is the mean over black and white."""
+    """Return features [..., 96]: their squared distance is the mean over black and white."""
     pixels = patches.reshape(*patches.shape[:-1], PATCH * PATCH, 4)
     on_black = pixels[..., :3]
     on_white = on_black + (1 - pixels[..., 3:])
@@ -76,7 +76,7 @@ def to_features(patches: Floats) -> Floats:
 
 
 def k_means(points_ND: Floats, weight_N: Floats, k: int, seed: int = 0, rounds: int = 30) -> Floats:
-    """Weighted Lloyd iterations from a weighted draw; a centre that loses all points takes a far one."""
+    """Run weighted Lloyd iterations; a centre that loses all points takes a far one."""
     rng = np.random.default_rng(seed)
     points, weight = torch.from_numpy(points_ND), torch.from_numpy(weight_N)
     start = rng.choice(len(points_ND), k, replace=False, p=weight_N / weight_N.sum())
@@ -105,24 +105,24 @@ def nearest(
     return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
 
 
-def build_table(pictures_NHWC: Floats, n_codes: int = N_PATCH_CODES, seed: int = 0) -> CodeTable:
-    """Learn the codebook on all drawn patches and list every patch's nearest codes."""
-    patches = to_patches(pictures_NHWC)
-    drawn = patches.reshape(*patches.shape[:-1], -1, 4)[..., 3].max(-1) > 1 / 255
-    points = to_features(patches[drawn])
+def build_table(images_NHWC: Floats, n_codes: int = N_PATCH_CODES, seed: int = 0) -> CodeTable:
+    """Learn the codebook on all patches that are not empty; list the nearest codes of each."""
+    patches = to_patches(images_NHWC)
+    filled = patches.reshape(*patches.shape[:-1], -1, 4)[..., 3].max(-1) > 1 / 255
+    points = to_features(patches[filled])
     weight = np.sqrt(points.var(axis=1) + 1e-4).astype(np.float32)
     centres = k_means(points, weight, n_codes, seed)
     distance, index = nearest(torch.from_numpy(points), torch.from_numpy(centres), N_NEAR)
-    near = np.full((*drawn.shape, N_NEAR), CLEAR, np.int64)
-    near[drawn] = index.numpy()
+    near = np.full((*filled.shape, N_NEAR), CLEAR, np.int64)
+    near[filled] = index.numpy()
     chance = np.zeros(near.shape, np.float32)
     chance[..., 0] = 1
-    chance[drawn] = _texture(distance.numpy())
+    chance[filled] = _texture(distance.numpy())
     return CodeTable(near, chance, centres)
 
 
 def _texture(distance_NK: Floats, nats: float = TEXTURE_NATS) -> Floats:
-    """Chances falling with distance, one common width, chosen so that a patch carries ``nats`` on average."""
+    """Return chances that fall with distance, with ``nats`` of entropy a patch on average."""
     low, high = 1e-6, 1e3
     for _ in range(50):
         width = (low * high) ** 0.5
@@ -134,7 +134,7 @@ def _texture(distance_NK: Floats, nats: float = TEXTURE_NATS) -> Floats:
 
 
 def place(near_PP: Ints, top: int, left: int, colour: int, grid: int = 16) -> Ints:
-    """One picture's codes [16, 16]: an object's patches at a whole-patch offset on a background."""
+    """One image's codes [16, 16]: an object's patches at a whole-patch offset on a background."""
     codes = np.full((grid, grid), background_code(colour), np.int64)
     rows, columns = near_PP.shape
     codes[top : top + rows, left : left + columns] = np.where(

@@ -1,6 +1,6 @@
-"""Where the pictures come from: Noto emoji art with emojibase names, cut to one size.
+"""The training images: Noto emoji art with emojibase names, cut to one size.
 
-Knows nothing about codes or captions. Pictures are premultiplied RGBA in [0, 1].
+Knows nothing about codes or captions. Images are premultiplied RGBA in [0, 1].
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Concept:
-    """One thing the model can draw: its name in captions and its emojibase label."""
+    """One object the model knows: its name in captions and its emojibase label."""
 
     name: str
     label: str
@@ -81,18 +81,18 @@ def _unpack(archive: Path, target: Path) -> None:
     shutil.rmtree(partial)
 
 
-def load_pictures(cache: Path, concepts: list[Concept]) -> Floats:
-    """Every concept's picture, [N, 48, 48, 4] premultiplied RGBA."""
+def load_images(cache: Path, concepts: list[Concept]) -> Floats:
+    """Every concept's image, [N, 48, 48, 4] premultiplied RGBA."""
     labels = {
         row["label"]: row["hexcode"]
         for row in json.loads((cache / "emojibase/en/data.json").read_text("utf-8"))
     }
-    images = {
+    files = {
         _bare(row["unified"]): row["image"]
         for row in json.loads((cache / "google/emoji.json").read_text("utf-8"))
     }
     folder = cache / "google/img/google/64"
-    return np.stack([fit(Image.open(folder / images[_bare(labels[c.label])])) for c in concepts])
+    return np.stack([fit(Image.open(folder / files[_bare(labels[c.label])])) for c in concepts])
 
 
 def _bare(hexcode: str) -> str:
@@ -100,14 +100,14 @@ def _bare(hexcode: str) -> str:
     return hexcode.replace("-FE0F", "")
 
 
-def fit(picture: Image.Image, side: int = OBJECT_SIDE) -> Floats:
-    """Crop to the drawn part and scale its longer side to ``side``, centred on nothing."""
-    rgba = picture.convert("RGBA")
+def fit(image: Image.Image, side: int = OBJECT_SIDE) -> Floats:
+    """Crop to the visible part and scale its longer side to ``side``, centred, background empty."""
+    rgba = image.convert("RGBA")
     box = rgba.getchannel("A").point(lambda a: 255 if a > 8 else 0).getbbox()
-    drawn = rgba.crop(box).convert("RGBa")
-    scale = side / max(drawn.size)
-    width, height = (max(1, round(length * scale)) for length in drawn.size)
-    small = np.asarray(drawn.resize((width, height), Image.Resampling.LANCZOS), np.float32) / 255
+    visible = rgba.crop(box).convert("RGBa")
+    scale = side / max(visible.size)
+    width, height = (max(1, round(length * scale)) for length in visible.size)
+    small = np.asarray(visible.resize((width, height), Image.Resampling.LANCZOS), np.float32) / 255
     canvas = np.zeros((side, side, 4), np.float32)
     top, left = (side - height) // 2, (side - width) // 2
     canvas[top : top + height, left : left + width] = small

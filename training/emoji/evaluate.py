@@ -1,7 +1,7 @@
-"""Scores a finished run folder of the 200 fixed prompts, two pictures each, whatever decoder drew it.
+"""Scores of a finished run of the 200 fixed prompts, two images each, with any decoder.
 
 Background: the median colour of the outermost patches is nearest to the one asked for. Concept: of
-all concepts at all places on that background, the nearest one in pixels is the one asked for.
+all concepts at all offsets on that background, the nearest in pixels is the one asked for.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ N_SEEDS = 2
 FAR = 48.0
 """A background further than this from every named colour (Euclidean, of 255) is none of them."""
 VISIBLE_LEVELS, VISIBLE_SHARE = 32, 0.05
-"""Two pictures differ visibly when this share of their pixels differs by more than this many levels."""
+"""Two images differ visibly when this share of pixels differs by more than this many levels."""
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What the model card prints; shares are of pictures, ``differ`` of prompts."""
+class Scores:
+    """The scores of the model card; shares of images, ``differ`` of prompts."""
 
     background: float
     concept_trained: float
     concept_held_out: float
     differ: float
-    n_pictures: int
+    n_images: int
 
     def passed(self) -> bool:
         """Whether every figure reaches the agreed mark."""
@@ -52,7 +52,7 @@ class Figures:
 
 
 def sample(out: Path, model: Path | None = None, extra: tuple[str, ...] = ()) -> None:
-    """Draw the fixed prompts with the project's own command and its default sampler; resumes."""
+    """Generate the fixed prompts by the command line with the default sampler; resumes."""
     command = [
         sys.executable,
         "-m",
@@ -70,12 +70,12 @@ def sample(out: Path, model: Path | None = None, extra: tuple[str, ...] = ()) ->
 
 
 def load_run(folder: Path, asks: list[Ask]) -> NDArray[np.uint8]:
-    """All pictures of a finished run, [prompts, seeds, 64, 64, 3]."""
+    """All images of a finished run, [prompts, seeds, 64, 64, 3]."""
     entries = read_log(folder)
     missing = {(i, s) for i in range(len(asks)) for s in range(N_SEEDS)} - finished(folder, entries)
     if missing:
         raise ValueError(
-            f"{folder}: {len(missing)} pictures are missing, the first is {min(missing)}"
+            f"{folder}: {len(missing)} images are missing, the first is {min(missing)}"
         )
     rows = [
         [
@@ -87,11 +87,11 @@ def load_run(folder: Path, asks: list[Ask]) -> NDArray[np.uint8]:
     return np.array(rows, np.uint8)
 
 
-def backgrounds(pictures_N: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the index of each picture's background colour, or -1."""
-    frame = np.ones(pictures_N.shape[1:3], bool)
+def backgrounds(images_N: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the index of each image's background colour, or -1."""
+    frame = np.ones(images_N.shape[1:3], bool)
     frame[PATCH:-PATCH, PATCH:-PATCH] = False
-    middle = np.median(pictures_N[:, frame].astype(np.float32), axis=1)
+    middle = np.median(images_N[:, frame].astype(np.float32), axis=1)
     distance = np.linalg.norm(
         middle[:, None] - np.array(list(PALETTE.values()), np.float32), axis=-1
     )
@@ -99,14 +99,14 @@ def backgrounds(pictures_N: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def nearest_concepts(
-    pictures_N: NDArray[np.uint8], colour: int, concepts: Floats
+    images_N: NDArray[np.uint8], colour: int, concepts: Floats
 ) -> NDArray[np.int64]:
-    """Return which concept's rendering, at its best place on this background, is nearest to each picture.
+    """Return the concept that is nearest to each image, at its best offset on this background.
 
-    Measured at half size. Outside an object a rendering is the background, so only its window is compared.
+    Measured at half size. Outside the object is background, so only its window is compared.
     """
     back = np.asarray(PALETTE[COLOURS[colour]], np.float32) / 255
-    got = _halved(pictures_N.astype(np.float32) / np.float32(255)) - back
+    got = _halved(images_N.astype(np.float32) / np.float32(255)) - back
     objects = _halved(concepts)
     want_CD = (objects[..., :3] - objects[..., 3:] * back).reshape(len(objects), -1)
     side, step = objects.shape[1], PATCH // 2
@@ -119,29 +119,29 @@ def nearest_concepts(
     return distance_NPC.min(1).argmin(1)
 
 
-def _halved(pictures: Floats) -> Floats:
+def _halved(images: Floats) -> Floats:
     """Halve the side of [N, H, W, channels]."""
-    n, side, _, channels = pictures.shape
-    halved: Floats = pictures.reshape(n, side // 2, 2, side // 2, 2, channels).mean(
+    n, side, _, channels = images.shape
+    halved: Floats = images.reshape(n, side // 2, 2, side // 2, 2, channels).mean(
         (2, 4), dtype=np.float32
     )
     return halved
 
 
 def differ(one_N: NDArray[np.uint8], other_N: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Whether two pictures of one prompt differ visibly."""
+    """Whether two images of one prompt differ visibly."""
     apart = np.abs(one_N.astype(np.int16) - other_N.astype(np.int16)).max(-1) > VISIBLE_LEVELS
     return apart.mean((1, 2)) >= VISIBLE_SHARE
 
 
 def score(
-    pictures_PS: NDArray[np.uint8], asks: list[Ask], concepts: Floats
-) -> tuple[Figures, list[dict[str, Any]]]:
-    """Return the four figures, and one row a picture that says what was asked and what was seen."""
-    flat = pictures_PS.reshape(-1, *pictures_PS.shape[2:])
-    asked = [ask for ask in asks for _ in range(pictures_PS.shape[1])]
+    images_PS: NDArray[np.uint8], asks: list[Ask], concepts: Floats
+) -> tuple[Scores, list[dict[str, Any]]]:
+    """Return the four scores, and for each image what was asked and what was found."""
+    flat = images_PS.reshape(-1, *images_PS.shape[2:])
+    asked = [ask for ask in asks for _ in range(images_PS.shape[1])]
     seen = backgrounds(flat)
-    # A picture on a wrong background is compared on the background it has, so that one fault is counted once.
+    # An image on a wrong background is compared on the background it has: one fault counts once.
     ground = np.where(seen >= 0, seen, [ask.colour for ask in asked])
     thing = np.zeros(len(flat), np.int64)
     for colour in np.unique(ground):
@@ -157,12 +157,12 @@ def score(
         for a, b, t in zip(asked, seen, thing, strict=True)
     ]
     return (
-        Figures(
+        Scores(
             background=_share([r["background"] for r in rows]),
             concept_trained=_share([r["concept"] for r in rows if not r["held_out"]]),
             concept_held_out=_share([r["concept"] for r in rows if r["held_out"]]),
-            differ=_share(differ(pictures_PS[:, 0], pictures_PS[:, 1]).tolist()),
-            n_pictures=len(rows),
+            differ=_share(differ(images_PS[:, 0], images_PS[:, 1]).tolist()),
+            n_images=len(rows),
         ),
         rows,
     )
@@ -173,23 +173,24 @@ def _share(hits: list[Any]) -> float:
     return round(sum(hits) / len(hits), 4)
 
 
-def report(figures: Figures, rows: list[dict[str, Any]], names: list[str]) -> str:
+def report(figures: Scores, rows: list[dict[str, Any]], names: list[str]) -> str:
     """Write the misses and one JSON line, for a terminal."""
     lines = [
-        f"missed: {r['prompt']}: background {'right' if r['background'] else 'wrong'}, looks like {names[r['nearest']]}"
+        f"missed: {r['prompt']}: background {'right' if r['background'] else 'wrong'}, "
+        f"nearest is {names[r['nearest']]}"
         for r in rows
         if not (r["background"] and r["concept"])
     ]
     return "\n".join([*lines, json.dumps(asdict(figures) | {"passed": figures.passed()})])
 
 
-def sheet(pictures_P: NDArray[np.uint8], columns: int = 16, zoom: int = 1) -> Image.Image:
-    """Pictures in rows, as they come."""
-    n, side = len(pictures_P), pictures_P.shape[1]
+def sheet(images_P: NDArray[np.uint8], columns: int = 16, zoom: int = 1) -> Image.Image:
+    """Return images as a grid, in order."""
+    n, side = len(images_P), images_P.shape[1]
     canvas = np.full((-(-n // columns) * side, columns * side, 3), 255, np.uint8)
-    for i, picture in enumerate(pictures_P):
+    for i, image in enumerate(images_P):
         top, left = i // columns * side, i % columns * side
-        canvas[top : top + side, left : left + side] = picture
+        canvas[top : top + side, left : left + side] = image
     image = Image.fromarray(canvas)
     return (
         image.resize((image.width * zoom, image.height * zoom), Image.Resampling.NEAREST)

@@ -37,8 +37,8 @@ PIXEL_DECODER: dict[str, Any] = {
 }
 
 
-def trunk_config(n_text: int) -> LlamaConfig:
-    """Describe the decoder-only trunk: text words first, image codes last in one vocabulary."""
+def transformer_config(n_text: int) -> LlamaConfig:
+    """Describe the transformer; its vocabulary has text words first, image tokens last."""
     return LlamaConfig(
         vocab_size=n_text + N_CODES,
         hidden_size=256,
@@ -56,9 +56,9 @@ def trunk_config(n_text: int) -> LlamaConfig:
     )
 
 
-def build_trunk(n_text: int) -> LlamaForCausalLM:
-    """Build a freshly initialised trunk."""
-    return LlamaForCausalLM(trunk_config(n_text))
+def build_transformer(n_text: int) -> LlamaForCausalLM:
+    """Build a freshly initialised transformer."""
+    return LlamaForCausalLM(transformer_config(n_text))
 
 
 def build_pixels() -> TamingDecoder:
@@ -68,7 +68,7 @@ def build_pixels() -> TamingDecoder:
 
 def write(
     folder: Path,
-    trunk: LlamaForCausalLM,
+    transformer: LlamaForCausalLM,
     pixels: TamingDecoder,
     tokenizer: Tokenizer,
     defaults: dict[str, float],
@@ -76,8 +76,8 @@ def write(
     """Write all files of a model folder, weights in half precision."""
     folder.mkdir(parents=True, exist_ok=True)
     n_text = tokenizer.get_vocab_size()
-    half = LlamaForCausalLM(trunk.config)
-    half.load_state_dict(trunk.state_dict())
+    half = LlamaForCausalLM(transformer.config)
+    half.load_state_dict(transformer.state_dict())
     half.half().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     save_file(

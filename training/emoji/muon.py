@@ -1,4 +1,4 @@
-"""Muon: momentum made orthogonal by a Newton-Schulz iteration, for weight matrices and kernels only.
+"""Muon: momentum made orthogonal by a Newton-Schulz iteration, for matrices and kernels only.
 
 Matrices of one shape are updated together as a batch. Knows nothing about the model.
 """
@@ -15,7 +15,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonal(matrix_NRC: Tensor, rounds: int = 5) -> Tensor:
-    """Return the nearest half-orthogonal matrices, roughly: singular values end between 0.7 and 1.2."""
+    """Return the nearest half-orthogonal matrices, roughly: singular values of 0.7 to 1.2."""
     a, b, c = COEFFICIENTS
     x = matrix_NRC / matrix_NRC.flatten(1).norm(dim=1).clamp_min(1e-7)[:, None, None]
     tall = x.size(-2) > x.size(-1)

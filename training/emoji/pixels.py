@@ -1,7 +1,7 @@
-"""Trains the decoder from codes to pixels, a small member of the taming VQGAN family.
+"""Training of the VQ decoder, a small VQGAN of the taming family.
 
-Sees the same pictures as the trunk: textured codes in, the clean picture out. Flat background
-counts more, since group normalisation spreads what is drawn over what is not.
+It sees the images of the transformer: textured codes in, the clean image out. Flat background has
+a larger weight, because group normalisation spreads the object over it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sjdvp.models.vq import TamingDecoder
 from training.emoji import checkpoint
-from training.emoji.batches import GRID, Source, spot
+from training.emoji.batches import GRID, TrainingSource, spot
 from training.emoji.codes import N_PATCH_CODES, PATCH
 from training.emoji.data import COLOURS, IMAGE_SIDE, PALETTE, Floats
 from training.emoji.muon import Muon
@@ -27,7 +27,7 @@ from training.emoji.muon import Muon
 
 @dataclass(frozen=True)
 class PixelPlan:
-    """How long and how hard to train the pixel decoder."""
+    """Budget and hyperparameters of the VQ decoder's training."""
 
     budget_s: float = 1800.0
     batch: int = 4
@@ -41,7 +41,7 @@ class PixelPlan:
 
 @torch.no_grad()
 def prepare(pixels: TamingDecoder, centres_KD: Floats) -> None:
-    """Start from weights that keep the signal's size, and from codes laid out as their patches are."""
+    """Start from weights that keep the signal's size, and from the patches' principal axes."""
     for name, module in pixels.named_modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
@@ -61,39 +61,44 @@ def prepare(pixels: TamingDecoder, centres_KD: Floats) -> None:
     )
 
 
-def to_bytes(picture_BCHW: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Pictures as [B, 64, 64, 3] bytes."""
-    whole = (127.5 * picture_BCHW + 127.5).round().clamp(0, 255).to(torch.uint8)
+def to_bytes(image_BCHW: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Images as [B, 64, 64, 3] bytes."""
+    whole = (127.5 * image_BCHW + 127.5).round().clamp(0, 255).to(torch.uint8)
     return whole.permute(0, 2, 3, 1).numpy()
 
 
-def paste(picture: Floats, top: int, left: int, colour: int) -> Floats:
-    """Return the clean RGB picture [64, 64, 3] in [0, 1] that belongs to a placement of patches."""
+def paste(image: Floats, top: int, left: int, colour: int) -> Floats:
+    """Return the clean RGB image [64, 64, 3] in [0, 1] that belongs to a placement of patches."""
     canvas = np.empty((IMAGE_SIDE, IMAGE_SIDE, 3), np.float32)
     canvas[:] = np.asarray(PALETTE[COLOURS[colour]], np.float32) / 255
-    side = picture.shape[0]
+    side = image.shape[0]
     window = canvas[top * PATCH : top * PATCH + side, left * PATCH : left * PATCH + side]
-    window[:] = picture[..., :3] + (1 - picture[..., 3:]) * window
+    window[:] = image[..., :3] + (1 - image[..., 3:]) * window
     return canvas
 
 
-def example(source: Source, pictures: Floats, rng: np.random.Generator) -> tuple[Any, Floats]:
-    """Textured codes [16, 16] of a trained pair and the picture they stand for."""
+def example(source: TrainingSource, images: Floats, rng: np.random.Generator) -> tuple[Any, Floats]:
+    """Textured codes [16, 16] of a trained pair and their image."""
     concept = int(rng.integers(len(source.names)))
     colour = source.colour(concept, rng)
     top, left = spot(rng)
-    return source.drawn(concept, colour, top, left, rng), paste(
-        pictures[concept], top, left, colour
+    return source.codes_at(concept, colour, top, left, rng), paste(
+        images[concept], top, left, colour
     )
 
 
 class PixelTrainer:
-    """The decoder, its average, its optimiser, and where it stands."""
+    """The decoder, its average, its optimisers, and its progress."""
 
     def __init__(
-        self, pixels: TamingDecoder, source: Source, pictures: Floats, plan: PixelPlan, folder: Path
+        self,
+        pixels: TamingDecoder,
+        source: TrainingSource,
+        images: Floats,
+        plan: PixelPlan,
+        folder: Path,
     ) -> None:
-        self.pixels, self.source, self.pictures, self.plan = pixels.train(), source, pictures, plan
+        self.pixels, self.source, self.images, self.plan = pixels.train(), source, images, plan
         self.average = copy.deepcopy(pixels).requires_grad_(False).eval()
         matrices = [p for n, p in pixels.named_parameters() if p.ndim == 4 and "conv_out" not in n]
         rest = [p for n, p in pixels.named_parameters() if p.ndim != 4 or "conv_out" in n]
@@ -124,7 +129,7 @@ class PixelTrainer:
         began = time.monotonic()
         rng = np.random.default_rng((self.source.seed, 1, self.step))
         codes, clean = zip(
-            *(example(self.source, self.pictures, rng) for _ in range(self.plan.batch)), strict=True
+            *(example(self.source, self.images, rng) for _ in range(self.plan.batch)), strict=True
         )
         codes_BC = torch.from_numpy(np.stack(codes)).flatten(1)
         want = torch.from_numpy(np.stack(clean)).permute(0, 3, 1, 2) * 2 - 1

@@ -1,9 +1,9 @@
-"""Measures on the embedded model what relaxing buys and costs: forwards against fidelity, over how much is relaxed.
+"""Measure what relaxed verifiers gain and cost on the embedded model: NFE against fidelity.
 
-python -m training.emoji.relaxed --work FOLDER              draw and watch, score the pictures, print a Markdown table
-python -m training.emoji.relaxed --work FOLDER --limit 24   ... of the first 24 of the 200 fixed prompts
+python -m training.emoji.relaxed --work FOLDER              generate, analyze, score, print a table
+python -m training.emoji.relaxed --work FOLDER --limit 24   the same for the first 24 of the 200 prompts
 
-Two pictures a prompt. A folder that has been drawn is only scored.
+Two images for each prompt. A folder that is complete is only scored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from training.emoji import evaluate, prompts
-from training.emoji.data import fetch, load_pictures, read_concepts
+from training.emoji.data import fetch, load_images, read_concepts
 
-# Decoders, and settings to vary. Each draws `same-noise`, whose pictures are those of `ar`, and `sjd` too, to be held against.
+# Decoders, and settings to vary. `same-noise` (the images of `ar`) and `sjd` are added to each.
 SWEEPS = {
     "chosen": ("lantern,lantern-vp,gsd,gsd-vp", ()),  # as the profile has them
     "varied": (
@@ -44,22 +44,20 @@ HEADINGS = (
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m training.emoji.relaxed", description=__doc__)
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder for downloads and drawings"
-    )
+    parser.add_argument("--work", type=Path, required=True, help="folder for downloads and images")
     parser.add_argument(
         "--limit",
         type=int,
         default=prompts.N_PROMPTS,
         help="only the first prompts; an even number",
     )
-    parser.add_argument("--window", default="16", help="codes looked at in one forward")
+    parser.add_argument("--window", default="16", help="tokens verified in one forward pass")
     parser.add_argument("--sweeps", default=",".join(SWEEPS), help="which of %(default)s")
     return parser.parse_args(arguments)
 
 
 def sample(out: Path, sweep: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Watch a sweep being drawn, unless it has been; return its findings."""
+    """Analyze a sweep, unless it is done; return the analysis."""
     found = out / "analysis.json"
     if not found.exists():
         decoders, grid = SWEEPS[sweep]
@@ -67,7 +65,7 @@ def sample(out: Path, sweep: str, options: argparse.Namespace) -> dict[str, Any]
             sys.executable,
             "-m",
             "sjdvp_cli",
-            "diagnose",
+            "analyze",
             "--profile",
             "emoji",
             "--prompts",
@@ -90,13 +88,13 @@ def sample(out: Path, sweep: str, options: argparse.Namespace) -> dict[str, Any]
 
 
 def right_concepts(folder: Path, asks: list[prompts.Ask], concepts: evaluate.Floats) -> float:
-    """Return the share of a run's pictures that show what was asked for, more than any other concept."""
+    """Return the share of a run's images whose nearest concept is the prompted one."""
     _, rows = evaluate.score(evaluate.load_run(folder, asks), asks, concepts)
     return sum(row["concept"] for row in rows) / len(rows)
 
 
-def drawn_in(out: Path, decoder: str) -> Path:
-    """Return the folder of a line's pictures: its settings are in the folder's name, and not in the line where they do not vary."""
+def images_of(out: Path, decoder: str) -> Path:
+    """Return the run folder of a variant: its name has settings that do not vary, too."""
     return next(folder for folder in (out / decoder, *out.glob(f"{decoder},*")) if folder.is_dir())
 
 
@@ -126,14 +124,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     fetch(options.work / "cache")
     concepts = read_concepts()
-    pictures = load_pictures(options.work / "cache", concepts)
+    images = load_images(options.work / "cache", concepts)
     asks = prompts.read([concept.name for concept in concepts])[: options.limit]
     lines = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 1))]
     for sweep in options.sweeps.split(","):
         out = options.work / f"relaxed-{options.limit}-{options.window}" / sweep
         for row in sample(out, sweep, options)["decoders"]:
             lines.append(
-                tuple(cells(row, right_concepts(drawn_in(out, row["decoder"]), asks, pictures)))
+                tuple(cells(row, right_concepts(images_of(out, row["decoder"]), asks, images)))
             )
     unique = dict.fromkeys(lines)
     sys.stdout.write("".join(f"| {' | '.join(line)} |\n" for line in unique))

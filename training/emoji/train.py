@@ -1,8 +1,8 @@
-"""Trains the trunk: Muon for matrices, AdamW for the rest, an average of the weights, a budget in seconds.
+"""Training of the transformer: Muon for matrices, AdamW for the rest, averaged weights.
 
-The schedule is a cosine over the seconds spent, kept in the checkpoint, so a stopped run goes on
-where it was. Two workers, each on one core, draw small batches from one queue: on a busy machine
-that is several times faster than two threads inside every operation.
+The schedule is a cosine over the seconds spent, which the checkpoint keeps, so a stopped run
+resumes. Two workers, each on one core, take small batches from one queue: on a busy machine that is
+several times faster than two threads inside every operation.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from training.emoji import checkpoint
-from training.emoji.batches import ALL_TOPS, N_PLACES, TOPS, Batch, Source
+from training.emoji.batches import ALL_TOPS, N_POSITIONS, TOPS, Batch, TrainingSource
 from training.emoji.captions import PAD
 from training.emoji.muon import Muon
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How long and how hard to train."""
+class TransformerPlan:
+    """Budget and hyperparameters."""
 
     budget_s: float = 11700.0
     batch: int = 16
@@ -64,49 +64,52 @@ class Plan:
         )
 
     def corrupted_share(self, progress: float) -> float:
-        """Return the share of the pictures whose input codes are spoilt: none at the end of the budget and of the last stretch."""
+        """Return the share of images with corrupted inputs: none at the end of each part."""
         if progress >= 1:
             return self.corrupted / 2 if self.last(progress) < 0.5 else 0.0
         return self.corrupted if progress < self.clean_from else 0.0
 
     def last(self, progress: float) -> float:
-        """Return how much of the last stretch is done; below 0 before it."""
+        """Return how much of the last part is done; below 0 before it."""
         return (progress - 1) * self.budget_s / self.last_s
 
 
 def loss_of(
-    trunk: LlamaForCausalLM,
+    transformer: LlamaForCausalLM,
     n_codes: int,
     text_BT: Tensor,
-    place_BK: Tensor,
+    pos_BK: Tensor,
     input_BK: Tensor,
     target_BK: Tensor,
     weight_BK: Tensor,
 ) -> Tensor:
-    """Cross-entropy of the codes at the kept places, over the image codes only; place 0 is the text's last word."""
-    offset = trunk.config.vocab_size - n_codes
+    """Cross-entropy of the codes at the kept positions; position 0 is the text's last word."""
+    offset = transformer.config.vocab_size - n_codes
     ids = torch.cat([text_BT, input_BK[:, 1:] + offset], dim=1)
     real = ids != PAD
     words = (text_BT != PAD).cumsum(1) - 1
-    positions = torch.cat([words.clamp_min(0), words[:, -1:] + place_BK[:, 1:]], dim=1)
+    positions = torch.cat([words.clamp_min(0), words[:, -1:] + pos_BK[:, 1:]], dim=1)
     length = ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     mask = (causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool)
-    out = trunk.model(
+    out = transformer.model(
         input_ids=ids, attention_mask=mask[:, None], position_ids=positions, use_cache=False
     )
     hidden = out.last_hidden_state[:, text_BT.shape[1] - 1 :]
-    logits = hidden @ trunk.lm_head.weight[offset:].T
+    logits = hidden @ transformer.lm_head.weight[offset:].T
     loss = F.cross_entropy(logits.flatten(0, 1), target_BK.flatten(), reduction="none")
     return (loss * weight_BK.flatten()).sum() / weight_BK.sum()
 
 
-class Workers:
+class GradientWorkers:
     """Threads that share the weights and each keep their own gradients."""
 
-    def __init__(self, trunk: LlamaForCausalLM, n_codes: int, plan: Plan) -> None:
+    def __init__(self, transformer: LlamaForCausalLM, n_codes: int, plan: TransformerPlan) -> None:
         self.n_codes, self.plan = n_codes, plan
-        self.replicas = [trunk, *(share_weights(trunk) for _ in range(plan.workers - 1))]
+        self.replicas = [
+            transformer,
+            *(share_weights(transformer) for _ in range(plan.workers - 1)),
+        ]
         self.loss_of: Callable[..., Tensor] = (
             torch.compile(loss_of, dynamic=False) if plan.compile else loss_of
         )
@@ -146,10 +149,10 @@ class Workers:
             replica.zero_grad(set_to_none=True)
 
 
-def share_weights(trunk: LlamaForCausalLM) -> LlamaForCausalLM:
+def share_weights(transformer: LlamaForCausalLM) -> LlamaForCausalLM:
     """Make a replica whose parameters are views of the same storage."""
-    replica = copy.deepcopy(trunk)
-    for p, mine in zip(trunk.parameters(), replica.parameters(), strict=True):
+    replica = copy.deepcopy(transformer)
+    for p, mine in zip(transformer.parameters(), replica.parameters(), strict=True):
         mine.data = p.data
     return replica
 
@@ -162,18 +165,25 @@ def side_by_side(calls: list[Callable[[], Any]]) -> None:
 
 
 class Trainer:
-    """The trunk, its optimisers, its averages, and where it stands.
+    """The transformer, its optimisers, its averages, and its progress.
 
-    Objects stand at some places, which teaches their shapes sooner, and at all places in a last stretch. `shipped` is halfway
-    between the average before that stretch and the one after it: its shapes are as right as before, its places as many as after.
+    Objects are at some offsets, which teaches their shapes sooner, and at all offsets in the last
+    part. `shipped` is halfway between the average before that part and the one after it: shapes as
+    right as before, as many offsets as after.
     """
 
-    def __init__(self, trunk: LlamaForCausalLM, source: Source, plan: Plan, folder: Path) -> None:
-        self.trunk, self.source, self.plan, self.folder = trunk, source, plan, folder
-        self.average = copy.deepcopy(trunk).requires_grad_(False)
+    def __init__(
+        self,
+        transformer: LlamaForCausalLM,
+        source: TrainingSource,
+        plan: TransformerPlan,
+        folder: Path,
+    ) -> None:
+        self.transformer, self.source, self.plan, self.folder = transformer, source, plan, folder
+        self.average = copy.deepcopy(transformer).requires_grad_(False)
         self.before = copy.deepcopy(self.average)
         self.step, self.spent_s = 0, 0.0
-        matrices, rest = split_parameters(trunk)
+        matrices, rest = split_parameters(transformer)
         tall = [p for p in matrices if p.shape[0] == p.shape[1]]
         wide = [p for p in matrices if p.shape[0] != p.shape[1]]
         self.optimisers: list[torch.optim.Optimizer] = [
@@ -184,26 +194,26 @@ class Trainer:
         )
         self.base_rates = [o.param_groups[0]["lr"] for o in self.optimisers]
         folder.mkdir(parents=True, exist_ok=True)
-        self.checkpoint = folder / "trunk.pt"
+        self.checkpoint = folder / "transformer.pt"
         if self.checkpoint.exists():
             self.step, self.spent_s = checkpoint.resume(
                 self.checkpoint, self._networks(), self.optimisers
             )
-        self.workers = Workers(trunk, source.n_codes, plan)
+        self.workers = GradientWorkers(transformer, source.n_codes, plan)
 
     @property
     def progress(self) -> float:
-        """The share of the budget that is spent; above 1 in the last stretch."""
+        """The share of the budget that is spent; above 1 in the last part."""
         return self.spent_s / self.plan.budget_s
 
     @property
     def n_kept(self) -> int:
-        """How many places of a picture are trained on now: at first most background is left out, which saves a third."""
-        return self.plan.sparse if self.progress < self.plan.dense_from else N_PLACES
+        """Positions of an image that are trained on now: at first most background is left out."""
+        return self.plan.sparse if self.progress < self.plan.dense_from else N_POSITIONS
 
     def run(self, max_steps: int | None = None) -> None:
         """Train until the budget is spent (or a number of steps is done), saving as it goes."""
-        for n_kept in (self.plan.sparse, N_PLACES):
+        for n_kept in (self.plan.sparse, N_POSITIONS):
             self.workers.warm_up(self.source.batch(0, self.plan.batch, 0.0, n_kept))
         last_save = time.monotonic()
         while self.plan.last(self.progress) < 1 and (max_steps is None or self.step < max_steps):
@@ -227,7 +237,7 @@ class Trainer:
         for optimiser, base in zip(self.optimisers, self.base_rates, strict=True):
             optimiser.param_groups[0]["lr"] = base * rate
         side_by_side([self.optimisers[0].step, self._update_rest])
-        self.trunk.zero_grad(set_to_none=True)
+        self.transformer.zero_grad(set_to_none=True)
         self._average()
         self.step += 1
         self.spent_s += time.monotonic() - began
@@ -244,10 +254,10 @@ class Trainer:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Move the averages toward the weights, faster while they are young; `before` stays what it is in the last stretch."""
+        """Move the averages toward the weights, faster at first; `before` stops at the last part."""
         keep = min(self.plan.average, (1 + self.step) / (10 + self.step))
         for average in (self.average, self.before)[: 2 if self.progress < 1 else 1]:
-            for mean, p in zip(average.parameters(), self.trunk.parameters(), strict=True):
+            for mean, p in zip(average.parameters(), self.transformer.parameters(), strict=True):
                 mean.lerp_(p, 1 - keep)
 
     @torch.no_grad()
@@ -265,7 +275,7 @@ class Trainer:
             log.write(json.dumps(row) + "\n")
 
     def _networks(self) -> dict[str, nn.Module]:
-        return {"trunk": self.trunk, "average": self.average, "before": self.before}
+        return {"transformer": self.transformer, "average": self.average, "before": self.before}
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -274,10 +284,10 @@ class Trainer:
         )
 
 
-def split_parameters(trunk: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def split_parameters(transformer: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Return the layers' weight matrices, and embeddings, head and norms."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
-    for name, p in trunk.named_parameters():
+    for name, p in transformer.named_parameters():
         (matrices if p.ndim == 2 and "layers." in name else rest).append(p)
     return matrices, rest

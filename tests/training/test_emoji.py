@@ -1,4 +1,4 @@
-"""The embedded model's recipe, on made-up pictures: no network, no downloads, a trunk of a few thousand weights."""
+"""The training of the embedded model on made-up images, with a transformer of a few weights."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sjdvp.models import emoji
 from training.emoji import evaluate, export, prompts, relaxed
-from training.emoji.batches import N_PLACES, Source, corrupt, keep
+from training.emoji.batches import N_POSITIONS, TrainingSource, corrupt, keep
 from training.emoji.captions import BOI, BOS, PAD, UNK, build_tokenizer, caption, held_out_pairs
 from training.emoji.codes import (
     CLEAR,
@@ -26,7 +26,7 @@ from training.emoji.codes import (
 from training.emoji.data import COLOURS, IMAGE_SIDE, OBJECT_SIDE, PALETTE, read_concepts
 from training.emoji.muon import orthogonal
 from training.emoji.pixels import paste
-from training.emoji.train import Plan, Trainer, loss_of
+from training.emoji.train import Trainer, TransformerPlan, loss_of
 
 MODEL = Path(emoji.__file__).parent / "model"
 NAMES = [c.name for c in read_concepts()]
@@ -46,12 +46,12 @@ def drawings(n: int = 4) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TrainingSource:
     table = build_table(drawings(), n_codes=40)
-    return Source(FEW, table, {(0, 5)}, build_tokenizer(FEW))
+    return TrainingSource(FEW, table, {(0, 5)}, build_tokenizer(FEW))
 
 
-def small_trunk(n_text: int) -> LlamaForCausalLM:
+def small_transformer(n_text: int) -> LlamaForCausalLM:
     torch.manual_seed(0)
     shape = {
         "hidden_size": 16,
@@ -64,20 +64,20 @@ def small_trunk(n_text: int) -> LlamaForCausalLM:
     )
 
 
-# ---- pictures and codes
+# ---- images and codes
 
 
-def test_a_patch_keeps_its_code_on_every_background(source: Source) -> None:
+def test_a_patch_keeps_its_code_on_every_background(source: TrainingSource) -> None:
     near = source.table.near_CPPK[1, :, :, 0]
-    pictures = [place(near, 2, 3, colour) for colour in range(len(COLOURS))]
-    drawn = pictures[0] < N_PATCH_CODES
+    images = [place(near, 2, 3, colour) for colour in range(len(COLOURS))]
+    drawn = images[0] < N_PATCH_CODES
     assert drawn.sum() > 40
-    for colour, picture in enumerate(pictures):
-        assert (picture[drawn] == pictures[0][drawn]).all()
-        assert (picture[~drawn] == N_PATCH_CODES + colour).all()
+    for colour, image in enumerate(images):
+        assert (image[drawn] == images[0][drawn]).all()
+        assert (image[~drawn] == N_PATCH_CODES + colour).all()
 
 
-def test_a_shift_by_whole_patches_moves_codes_unchanged(source: Source) -> None:
+def test_a_shift_by_whole_patches_moves_codes_unchanged(source: TrainingSource) -> None:
     near = source.table.near_CPPK[2, :, :, 0]
     assert (np.roll(place(near, 0, 0, 4), (3, 2), (0, 1)) == place(near, 3, 2, 4)).all()
 
@@ -100,7 +100,7 @@ def test_k_means_is_deterministic_and_finds_clusters() -> None:
     assert np.linalg.norm(points[:, None] - first[None], axis=-1).min(1).max() < 0.7
 
 
-def test_texture_draws_near_codes_and_clear_patches_stay_clear(source: Source) -> None:
+def test_texture_draws_near_codes_and_clear_patches_stay_clear(source: TrainingSource) -> None:
     table = source.table
     clear = table.near_CPPK[..., 0] == CLEAR
     assert clear.any() and (table.near_CPPK[clear] == CLEAR).all()
@@ -111,7 +111,7 @@ def test_texture_draws_near_codes_and_clear_patches_stay_clear(source: Source) -
 # ---- captions and the split
 
 
-def test_a_tenth_of_the_pairs_is_held_out_and_never_trained(source: Source) -> None:
+def test_a_tenth_of_the_pairs_is_held_out_and_never_trained(source: TrainingSource) -> None:
     held = held_out_pairs(len(NAMES))
     assert len(held) == round(0.1 * len(NAMES) * len(COLOURS))
     assert held == held_out_pairs(len(NAMES)) and len({c for c, _ in held}) == len(held)
@@ -144,7 +144,7 @@ def test_prompts_are_half_held_out_and_are_what_the_recipe_chooses() -> None:
 # ---- batches and training
 
 
-def test_a_batch_is_a_function_of_its_step(source: Source) -> None:
+def test_a_batch_is_a_function_of_its_step(source: TrainingSource) -> None:
     one, again, other = source.batch(3, 4, 0.5), source.batch(3, 4, 0.5), source.batch(4, 4, 0.5)
     assert torch.equal(one.input_BK, again.input_BK) and not torch.equal(
         one.target_BK, other.target_BK
@@ -157,28 +157,28 @@ def test_corruption_spoils_inputs_of_some_rows_only() -> None:
     clean = np.arange(64 * 256).reshape(64, 256) % 1000
     rng = np.random.default_rng(0)
     assert (corrupt(clean, 0.0, rng) == clean).all()
-    spoilt = (corrupt(clean, 0.5, rng) != clean).mean(1)
-    assert 0.3 < (spoilt > 0).mean() < 0.7 and spoilt.max() < 0.6
+    corrupted = (corrupt(clean, 0.5, rng) != clean).mean(1)
+    assert 0.3 < (corrupted > 0).mean() < 0.7 and corrupted.max() < 0.6
 
 
-def test_kept_places_hold_the_object_and_stand_for_all(source: Source) -> None:
+def test_kept_places_hold_the_object_and_stand_for_all(source: TrainingSource) -> None:
     rng = np.random.default_rng(0)
-    clean = source.picture(1, 3, rng).reshape(-1)
+    clean = source.image(1, 3, rng).reshape(-1)
     places, weight = keep(clean, 160, rng)
     assert places[0] == 0 and (np.diff(places) > 0).all()
     assert set(np.flatnonzero(clean < N_PATCH_CODES)) <= set(places)
-    assert weight.sum() == pytest.approx(N_PLACES)
-    everything, ones = keep(clean, N_PLACES, rng)
-    assert (everything == np.arange(N_PLACES)).all() and (ones == 1).all()
+    assert weight.sum() == pytest.approx(N_POSITIONS)
+    everything, ones = keep(clean, N_POSITIONS, rng)
+    assert (everything == np.arange(N_POSITIONS)).all() and (ones == 1).all()
 
 
-def test_padding_and_left_out_places_change_no_loss_by_themselves(source: Source) -> None:
-    trunk = small_trunk(source.tokenizer.get_vocab_size())
+def test_padding_and_left_out_places_change_no_loss_by_themselves(source: TrainingSource) -> None:
+    transformer = small_transformer(source.tokenizer.get_vocab_size())
     batch = source.batch(0, 2, 0.0)
-    piece = (batch.text_BT, batch.place_BK, batch.input_BK, batch.target_BK, batch.weight_BK)
+    piece = (batch.text_BT, batch.pos_BK, batch.input_BK, batch.target_BK, batch.weight_BK)
     padded = (torch.nn.functional.pad(batch.text_BT, (3, 0), value=PAD), *piece[1:])
-    assert loss_of(trunk, 1024, *piece).item() == pytest.approx(
-        loss_of(trunk, 1024, *padded).item(), rel=1e-5
+    assert loss_of(transformer, 1024, *piece).item() == pytest.approx(
+        loss_of(transformer, 1024, *padded).item(), rel=1e-5
     )
 
 
@@ -188,12 +188,14 @@ def test_newton_schulz_makes_a_matrix_nearly_orthogonal() -> None:
     assert values.min() > 0.5 and values.max() < 1.3
 
 
-def test_training_goes_on_where_it_stopped(source: Source, tmp_path: Path) -> None:
-    plan = Plan(batch=4, micro=2, workers=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e9)
+def test_training_goes_on_where_it_stopped(source: TrainingSource, tmp_path: Path) -> None:
+    plan = TransformerPlan(
+        batch=4, micro=2, workers=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e9
+    )
 
     def trainer(folder: str) -> Trainer:
         return Trainer(
-            small_trunk(source.tokenizer.get_vocab_size()), source, plan, tmp_path / folder
+            small_transformer(source.tokenizer.get_vocab_size()), source, plan, tmp_path / folder
         )
 
     whole = trainer("whole")
@@ -211,15 +213,15 @@ def test_training_goes_on_where_it_stopped(source: Source, tmp_path: Path) -> No
 
 
 def test_the_last_stretch_leaves_one_average_behind_and_ships_what_lies_between(
-    source: Source, tmp_path: Path
+    source: TrainingSource, tmp_path: Path
 ) -> None:
-    plan = Plan(
+    plan = TransformerPlan(
         batch=4, micro=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e-6, last_s=1e6
     )
-    trainer = Trainer(small_trunk(source.tokenizer.get_vocab_size()), source, plan, tmp_path)
+    trainer = Trainer(small_transformer(source.tokenizer.get_vocab_size()), source, plan, tmp_path)
     trainer.one_step()  # spends the budget
     before = [p.clone() for p in trainer.before.parameters()]
-    assert trainer.progress > 1 and trainer.n_kept == N_PLACES
+    assert trainer.progress > 1 and trainer.n_kept == N_POSITIONS
     assert plan.corrupted_share(0.5) == 0.5 and plan.corrupted_share(trainer.progress) == 0.25
     trainer.one_step()
     shipped = list(trainer.shipped().parameters())
@@ -238,13 +240,13 @@ def test_scoring_knows_right_from_wrong() -> None:
     concepts = drawings()
     asks = [prompts.Ask(f"{i}", i, 3 + i, i % 2 == 1) for i in range(4)]
 
-    def picture(concept: int, top: int, colour: int) -> np.ndarray:
+    def image(concept: int, top: int, colour: int) -> np.ndarray:
         return np.uint8(np.round(255 * paste(concepts[concept], top, 1, colour)))
 
-    right = np.array([[picture(i, top, 3 + i) for top in (0, 3)] for i in range(4)])
+    right = np.array([[image(i, top, 3 + i) for top in (0, 3)] for i in range(4)])
     figures, rows = evaluate.score(right, asks, concepts)
     assert figures.passed() and all(r["concept"] for r in rows)
-    wrong = np.array([[picture((i + 1) % 4, 2, 2 + i) for _ in range(2)] for i in range(4)])
+    wrong = np.array([[image((i + 1) % 4, 2, 2 + i) for _ in range(2)] for i in range(4)])
     figures, _ = evaluate.score(wrong, asks, concepts)
     assert (
         figures.background
@@ -288,8 +290,8 @@ def test_the_palette_is_told_apart() -> None:
     assert IMAGE_SIDE == 16 * 4
 
 
-def test_pictures_of_a_sweep_are_found_whatever_it_varies(tmp_path):
-    """A line has its settings in its name only where they differ between lines; its folder has them always."""
+def test_images_of_a_sweep_are_found_whatever_it_varies(tmp_path):
+    """A variant's name has only the settings that vary; its folder's name has all."""
     for name in ("sjd", "gsd,relax.group=3", "lantern,relax.scale=1", "lantern,relax.scale=2"):
         (tmp_path / name).mkdir()
     (tmp_path / "gsd,relax.group=3.seen.jsonl").touch()
@@ -298,4 +300,4 @@ def test_pictures_of_a_sweep_are_found_whatever_it_varies(tmp_path):
         ("gsd", "gsd,relax.group=3"),
         ("lantern,relax.scale=2", "lantern,relax.scale=2"),
     ):
-        assert relaxed.drawn_in(tmp_path, line).name == folder
+        assert relaxed.images_of(tmp_path, line).name == folder
