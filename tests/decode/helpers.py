@@ -94,6 +94,30 @@ class TableModel:
         return images, probability
 
 
+@dataclass
+class MarkovModel(TableModel):
+    """Logits that depend on the last token and the one above it: images may be longer."""
+
+    def __post_init__(self):
+        generator = torch.Generator().manual_seed(self.seed)
+        shape = ((self.vocab_size + 1) ** 2, self.vocab_size)
+        self.table = self.sharpness * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def logits(self, sequences: Tensor, length: Tensor) -> Tensor:
+        """Logits after the first `length` tokens of each sequence [B, S]."""
+        left, above = (self._token(sequences, length - back) for back in (1, self.stride))
+        return self.table[left * (self.vocab_size + 1) + above]
+
+    def _token(self, sequences: Tensor, position: Tensor) -> Tensor:
+        token = sequences.gather(1, position.clamp(min=0)[:, None])[:, 0] + 1
+        return torch.where(position >= 0, token, 0)
+
+    def next_logits(self, prefix: list[int]) -> list[float]:
+        """The same, for a list of tokens."""
+        sequence = torch.tensor([prefix + [0] * (len(self.forced) - len(prefix))])
+        return self.logits(sequence, torch.tensor([len(prefix)]))[0].tolist()
+
+
 def run(
     model: TableModel,
     decoder: Decoder,
