@@ -52,7 +52,7 @@ def command(
     settings: VariantSettings,
     output: Progress,
 ) -> int:
-    """Observe decoders: how distributions change between iterations, and what prediction gains.
+    """Observe decoders: how distributions change, what prediction gains.
 
     Also what relaxed verifiers cost in likelihood. Times are not measured here: see compare, bench.
     """

@@ -62,7 +62,7 @@ class Measurement:
 
 @takes_options
 def command(measurement: Measurement, settings: DecoderSettings) -> int:
-    """Measure the time of a decode step against the bare forward pass and the hardware's limits.
+    """Measure a decode step against its forward pass and the hardware's limits.
 
     The last line on stdout is one JSON object.
     """

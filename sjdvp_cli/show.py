@@ -17,7 +17,7 @@ def command(
         bool, typer.Option("--json", help="Print the stored log row as JSON.")
     ] = False,
 ) -> None:
-    """Show the prompt and settings stored in an image, then the command that makes it again."""
+    """Show the settings in an image, then the command that makes it again."""
     from sjdvp.runs.writer import read_metadata
 
     row = read_metadata(image).get("sjdvp")

@@ -91,6 +91,8 @@ def make_row(
         return Problem(where, message, "--no-ids leaves it a column like others")
     used = {id_column} if options.template else {column, id_column}
     extra = {name: value for name, value in record.items() if name not in used}
+    if column != "prompt" and isinstance(extra.get("prompt"), str):
+        extra.setdefault(column, text)  # beside the benchmark's own prompt, for `export`
     if key is not None and (not options.ids or id_column):
         extra.setdefault("key", key)
     return make_prompt(where, text, identity if options.ids else None, extra, column)
