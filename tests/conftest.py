@@ -13,6 +13,17 @@ settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
 
 
+NOT_FAST = {"slow", "process", "browser", "cluster", "gpu", "weights"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as fast what no other marker says is slow, before `-m` selects."""
+    for item in items:
+        if not NOT_FAST & {marker.name for marker in item.iter_markers()}:
+            item.add_marker("fast")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
     """Keep what the tests measure and compute out of the user's own cache."""

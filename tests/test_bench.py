@@ -20,6 +20,8 @@ from sjdvp.models.random_weights import SHAPES, open_random_model, shape_of, tin
 from sjdvp.profiles import list_profiles, resolve
 from sjdvp_cli.bench import read_numbers
 
+pytestmark = pytest.mark.process
+
 CPU = torch.device("cpu")
 PROMISED = {
     "profile", "batch_size", "window", "step_ms", "forward_ms", "step_over_forward", "weights_read_ms", "images_per_s", "device",

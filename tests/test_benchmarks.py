@@ -9,6 +9,8 @@ from benchmarks import models
 from benchmarks.reads import host_reads
 from benchmarks.tables import latency, published_style, steps
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def tiny(monkeypatch):

@@ -1,6 +1,10 @@
 """A few runs of tests/chaos.py, which is run at length by hand."""
 
+import pytest
+
 from tests.chaos import chaos
+
+pytestmark = pytest.mark.process
 
 
 def test_killed_runs_lose_nothing_and_draw_nothing_twice():

@@ -14,6 +14,8 @@ import pytest
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[1]
 BARE = {
     "PATH": "/usr/bin:/bin",

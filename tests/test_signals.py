@@ -11,6 +11,8 @@ from sjdvp.errors import Interrupted
 from sjdvp.runs.job_queue import TaskQueue
 from sjdvp.runs.signals import STOPPING, raise_if_stopped, stoppable
 
+pytestmark = pytest.mark.process
+
 
 class Dying:
     """Something whose finaliser a signal strikes: Python prints what is raised there, and goes on."""

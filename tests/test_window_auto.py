@@ -13,6 +13,8 @@ from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.sharding import log_paths
 from tests.fake_generator import FakeGenerator
 
+pytestmark = pytest.mark.process
+
 AUTO = RunConfig(decoder=DecoderConfig(window="auto"), run=RunSettings(seed=7))
 
 

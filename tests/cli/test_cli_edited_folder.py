@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from sjdvp_cli.app import run
 from tests.cli.conftest import StandIn
 
+pytestmark = pytest.mark.process
+
 RECORDS = [
     {"prompt": "a cat", "id": "a", "style": "x", "tag": "t", "include": []},
     {"prompt": "fail", "id": "b", "style": "y", "tag": "t", "include": [{"class": "dog"}]},

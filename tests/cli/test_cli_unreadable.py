@@ -11,6 +11,8 @@ import pytest
 
 from tests.report.synthetic import make_run, prompt_set
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 DENIED = "Permission denied"
 

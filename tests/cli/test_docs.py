@@ -13,6 +13,8 @@ from sjdvp.presets import PRESETS
 from sjdvp.runs.log import KEYS
 from sjdvp_cli import app
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text(encoding="utf-8")

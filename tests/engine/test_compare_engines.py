@@ -15,6 +15,8 @@ from sjdvp.runs.prompts import inline_prompts
 from sjdvp.runs.sharding import Selection
 from tests.engine.tiny import save_tiny_model
 
+pytestmark = pytest.mark.process
+
 FIXED = {
     "model.width": None,
     "model.height": None,

@@ -11,6 +11,8 @@ from sjdvp.errors import DeviceError
 from sjdvp.models.device_map import share_out
 from tests.engine.tiny import save_tiny_model
 
+pytestmark = pytest.mark.process
+
 GIB = 2**30
 A, B, C = (torch.device("cuda", index) for index in range(3))
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.engine.tiny import save_tiny_model
 
+pytestmark = pytest.mark.process
+
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -19,6 +19,8 @@ from sjdvp.workers.pool import open_workers
 from tests.fake_generator import FakeGenerator
 from tests.workers.generators import open_obedient, open_picky, open_timed, open_without_weights
 
+pytestmark = pytest.mark.process
+
 
 class Run:
     def __init__(
