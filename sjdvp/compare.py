@@ -129,13 +129,14 @@ def compare(
     with stoppable(), contextlib.ExitStack() as held:
         runs = [held.enter_context(_open_variant(variant, request)) for variant in _seeded(request)]
         counts = _announce(request, runs, listen)
-        start = time.perf_counter()
+        start = ready = time.perf_counter()
         try:
             if any(run.todo for run in runs):
                 with open_generators(_pinned(runs, request.out)) as generators:
+                    ready = time.perf_counter()
                     _take_turns(request, runs, generators, counts, listen)
         finally:
-            summary = counts.summary(time.perf_counter() - start)
+            summary = counts.summary(time.perf_counter() - start, ready - start)
             listen(RunFinished(summary.as_json()))
     return summary
 
@@ -300,3 +301,6 @@ class _Jobs:
         """Return the next job, or None."""
         raise_if_stopped()
         return next(self._rest, None)
+
+    def report(self, in_progress: float) -> None:
+        """See `sjdvp.jobs.JobQueue`."""

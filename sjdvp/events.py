@@ -18,6 +18,18 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationStarted:
+    """The model is loaded and compiled; the first forward pass follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesInProgress:
+    """How far the images in progress are."""
+
+    in_progress: float  # the sum of their committed parts, 0 to 1 each
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line for people: `level` is info or warning."""
 
@@ -39,7 +51,7 @@ class RunFinished:
     summary: Mapping[str, Any]
 
 
-Event = RunStarted | Note | ImageFinished | RunFinished
+Event = RunStarted | GenerationStarted | ImagesInProgress | Note | ImageFinished | RunFinished
 Listener = Callable[[Event], None]
 
 

@@ -14,7 +14,16 @@ from typing import BinaryIO
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
-from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted, one_at_a_time
+from sjdvp.events import (
+    GenerationStarted,
+    ImageFinished,
+    ImagesInProgress,
+    Listener,
+    Note,
+    RunFinished,
+    RunStarted,
+    one_at_a_time,
+)
 from sjdvp.jobs import ImageResult, OpenGenerator
 from sjdvp.presets import resolved_name
 from sjdvp.runs.folder import CheckModel, OpenRun, RunFolder, check_fits, make_plan
@@ -218,6 +227,7 @@ class _Run:
         self._truncations = TruncationWarnings(listen)
         self._stopped = ""  # why the run was stopped early
         self._start = time.perf_counter()
+        self._start_s = 0.0  # from there to the first forward pass
 
     def announce(self, prompts: PromptSet | None) -> None:
         """Tell what is known before generation."""
@@ -260,7 +270,8 @@ class _Run:
                 self.folder.end_redo()
         finally:
             self._truncations.close()
-            summary = self.counts.summary(time.perf_counter() - self._start)
+            wall_s = time.perf_counter() - self._start
+            summary = self.counts.summary(wall_s, self._start_s)
             self.listen(RunFinished(summary.as_json()))
         return summary
 
@@ -270,8 +281,14 @@ class _Run:
             self._saving() as saving,
         ):
             tasks.check = saving.check
+            tasks.on_start = self._generation_starts
+            tasks.on_progress = lambda in_progress: self.listen(ImagesInProgress(in_progress))
             for image in self._until_too_many_fail(generator.generate(tasks)):
                 saving.put((tasks.finish(image.job), image))
+
+    def _generation_starts(self) -> None:
+        self._start_s = time.perf_counter() - self._start
+        self.listen(GenerationStarted())
 
     @contextlib.contextmanager
     def _queue(self, prompts: PromptSet | None) -> Iterator[TaskQueue]:
@@ -308,6 +325,8 @@ class _Run:
 
             def save(done: tuple[Task, ImageResult]) -> None:
                 row = writer.save(*done)
+                compile_s = done[1].stats.get("compile_s") or 0.0
+                self.counts.compile_s = max(self.counts.compile_s, compile_s)
                 self.counts.add(row)
                 self._truncations.add(row)
                 self.listen(ImageFinished(row))

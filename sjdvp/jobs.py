@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+REPORT_S = 0.5  # between two reports of progress within images
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One image to generate.
@@ -48,6 +51,9 @@ class JobQueue(Protocol):
         None: the queue has ended (`wait` true) or has nothing yet (`wait` false).
         """
 
+    def report(self, in_progress: float) -> None:
+        """Hear how far the images in progress are: the sum of their committed parts, 0 to 1 each."""
+
 
 class JobList:
     """A JobQueue of jobs that are all known; takes each of them once, in order."""
@@ -58,6 +64,9 @@ class JobList:
     def take(self, *, wait: bool) -> Job | None:
         """See `JobQueue`."""
         return self._jobs.popleft() if self._jobs else None
+
+    def report(self, in_progress: float) -> None:
+        """See `JobQueue`."""
 
 
 class ImageGenerator(Protocol):

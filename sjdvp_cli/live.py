@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from sjdvp.events import Event, ImageFinished, Note, RunFinished, RunStarted
+from sjdvp.events import (
+    Event,
+    GenerationStarted,
+    ImageFinished,
+    ImagesInProgress,
+    Note,
+    RunFinished,
+    RunStarted,
+)
 from sjdvp.runs.summary import RunCounts
 from sjdvp.text import counted, printable, shortened
 from sjdvp_cli.options import Mode
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress as RichProgress
 
 PLAIN_SECONDS = 30.0
 PLAIN_SHARE = 0.05
@@ -29,7 +37,9 @@ class RunState:
 
     counts: RunCounts = field(default_factory=RunCounts)  # `skipped`: finished by an earlier run
     total: int | None = None  # unknown while prompts still come from a pipe
-    started: float = 0.0
+    started: float = 0.0  # the first forward pass, or the start while the model is being loaded
+    loaded: bool = False
+    in_progress: float = 0.0  # the sum of the committed parts of the images in progress
     summary: Mapping[str, Any] | None = None
 
     def hear(self, event: Event) -> None:
@@ -40,10 +50,15 @@ class RunState:
                 event.done,
                 time.monotonic(),
             )
+        elif isinstance(event, GenerationStarted):
+            self.loaded, self.started = True, time.monotonic()
+        elif isinstance(event, ImagesInProgress):
+            self.in_progress = event.in_progress
         elif isinstance(event, RunFinished):
             self.summary = event.summary
         elif isinstance(event, ImageFinished):
             self.counts.add(event.row)
+            self.in_progress = max(0.0, self.in_progress - 1)
 
     @property
     def now(self) -> int:
@@ -56,22 +71,28 @@ class RunState:
         return self.counts.skipped + self.now
 
     @property
+    def completed(self) -> float:
+        """`seen` and the committed parts of the images in progress."""
+        return self.seen + self.in_progress
+
+    @property
     def count(self) -> str:
-        """`seen` of all images."""
-        return f"{self.seen}/{self.total or '?'}"
+        """`completed` of all images."""
+        done = f"{self.completed:.1f}" if self.in_progress else str(self.seen)
+        return f"{done}/{self.total or '?'}"
 
     @property
     def rate(self) -> float:
-        """Images per second of this run."""
-        return self.now / max(time.monotonic() - self.started, 1e-9)
+        """Images per second since the first forward pass."""
+        return (self.now + self.in_progress) / max(time.monotonic() - self.started, 1e-9)
 
     def numbers(self) -> str:
         """Return rate, time left, NFE and acceptance rate, as far as they are known."""
         parts = []
-        if self.now:
+        if self.rate:
             parts.append(_rate(self.rate))
             if self.total is not None:
-                parts.append(f"{_clock((self.total - self.seen) / self.rate)} left")
+                parts.append(f"{_clock((self.total - self.completed) / self.rate)} left")
         if self.counts.nfe_mean is not None:
             parts.append(f"NFE {self.counts.nfe_mean:.1f}")
         if self.counts.accept_rate is not None:
@@ -91,7 +112,7 @@ class View(Protocol):
         """Show the state at the start."""
 
     def update(self, state: RunState) -> None:
-        """Show the state after an image."""
+        """Show the state after an event."""
 
 
 @dataclass(slots=True)
@@ -116,7 +137,8 @@ class PlainView:
             1, PLAIN_SHARE * state.total
         )
         if self.progress and (enough or time.monotonic() - self.last_time >= PLAIN_SECONDS):
-            self.say(f"sjdvp: {state.count}, {state.numbers()}")
+            numbers = ", ".join(filter(None, [state.count, state.numbers()]))
+            self.say(f"sjdvp: {numbers}")
             self.begin(state)
 
 
@@ -124,7 +146,7 @@ class PlainView:
 class BarView:
     """A bar at the bottom of the terminal; lines go above it."""
 
-    progress: "Progress"
+    progress: "RichProgress"
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
@@ -141,8 +163,8 @@ class BarView:
 
     def update(self, state: RunState) -> None:
         """Move the bar."""
-        numbers = f"{state.count}, {state.numbers()}"
-        self.progress.update(self.progress.task_ids[0], completed=state.seen, numbers=numbers)
+        numbers = ", ".join(filter(None, [state.count, state.numbers()]))
+        self.progress.update(self.progress.task_ids[0], completed=state.completed, numbers=numbers)
 
 
 @contextmanager
@@ -167,6 +189,8 @@ def _show(event: Event, state: RunState, view: View, *, quiet: bool, verbose: bo
     elif isinstance(event, ImageFinished):
         if event.row["status"] != "ok" or verbose:
             view.say(_image_line(event.row))
+        view.update(state)
+    elif isinstance(event, GenerationStarted | ImagesInProgress):
         view.update(state)
 
 
@@ -193,11 +217,12 @@ def _view(mode: Mode, quiet: bool) -> Iterator[View]:
         yield PlainView(progress=mode != "none" and not quiet)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as RichProgress
 
     console, numbers = Console(stderr=True), TextColumn("{task.fields[numbers]}")
     columns = (BarColumn(bar_width=None), numbers) if console.width >= BAR_WIDTH else (numbers,)
-    with Progress(*columns, console=console, expand=True) as progress:
+    with RichProgress(*columns, console=console, expand=True) as progress:
         yield BarView(progress)
 
 

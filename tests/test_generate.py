@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,15 @@ from PIL import Image
 
 from sjdvp.config import DecoderConfig, RunConfig, RunSettings
 from sjdvp.errors import ConfigError, FolderError, Interrupted, PromptError, StorageError
-from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
+from sjdvp.events import (
+    GenerationStarted,
+    ImageFinished,
+    ImagesInProgress,
+    Note,
+    RunFinished,
+    RunStarted,
+    ignore,
+)
 from sjdvp.generate import Request, generate, preview
 from sjdvp.jobs import Job
 from sjdvp.runs.check import check_folder
@@ -81,6 +90,8 @@ def test_images_rows_and_summary(tmp_path, prompts):
         "failed",
         "skipped",
         "wall_s",
+        "load_s",
+        "compile_s",
         "images_per_s",
         "nfe_mean",
         "accept_rate",
@@ -103,6 +114,40 @@ def test_images_rows_and_summary(tmp_path, prompts):
     assert (events[0].total, events[0].done) == (7, 0)
     assert sum(isinstance(event, ImageFinished) for event in events) == 7
     assert events[-1] == RunFinished(summary.as_json())
+
+
+def test_rate_counts_from_the_first_forward_pass(tmp_path, good):
+    events = []
+
+    class Slow(FakeGenerator):
+        """Loads for 0.4 s, of which 0.1 s are compilation."""
+
+        def generate(self, source):
+            time.sleep(0.4)
+            source = Watched(source)
+            for image in super().generate(source):
+                yield dataclasses.replace(image, stats={**image.stats, "compile_s": 0.1})
+
+    class Watched:
+        def __init__(self, source):
+            self.source = source
+
+        def take(self, *, wait):
+            job = self.source.take(wait=wait)
+            self.source.report(0.5)
+            return job
+
+    summary = run(
+        Request(config(), tmp_path / "out", prompts=good), Slow(seconds=0.05), events.append
+    )
+    assert 0.3 <= summary.load_s < summary.wall_s - 0.1
+    assert summary.compile_s == 0.1
+    generation_s = summary.wall_s - summary.load_s - summary.compile_s
+    assert summary.images_per_s == pytest.approx(10 / generation_s)
+    kinds = [type(event) for event in events]
+    assert kinds.index(GenerationStarted) < kinds.index(ImagesInProgress)
+    assert kinds.count(GenerationStarted) == 1
+    assert "compile_s" not in rows(tmp_path / "out")[0]
 
 
 def test_run_json_and_prompts_jsonl(tmp_path, prompts):

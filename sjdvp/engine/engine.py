@@ -87,6 +87,7 @@ class Engine:
                 decoding = bool(self._slots.busy())
                 if decoding:
                     finished += self._iterate()
+                    source.report(self._in_progress())
                 results.extend(pool.submit(self._complete, sequence) for sequence in finished)
                 if not decoding:
                     if not results:
@@ -145,6 +146,11 @@ class Engine:
                 self._slots.release(slot)
         return finished
 
+    def _in_progress(self) -> float:
+        """Return the sum of the committed parts of the images being decoded."""
+        committed = sum(sequence.n_committed for _, sequence in self._slots.busy())
+        return committed / self.model.layout.length
+
     def advance(self, kv_length: int) -> None:
         """Take one decode step with all slots: eager, compiled, or as a CUDA graph."""
         self.state = self._step(self.state, kv_length)
@@ -191,6 +197,7 @@ class Engine:
             "pixels_s": done - started,
             "batch_size": self.batch_size,
             "warmup": sequence.warmup,
+            "compile_s": self.compile_s,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "device": device.type,
             "gpu": device_name(device) if device.type == "cuda" else None,

@@ -88,6 +88,10 @@ class _ReplayQueue:
             self.in_flight.append(job)
         return job
 
+    def report(self, in_progress: float) -> None:
+        """See `sjdvp.jobs.JobQueue`."""
+        self._source.report(in_progress)
+
     def replay(self) -> None:
         """Hand out the jobs in flight again."""
         self._again.extendleft(reversed(self.in_flight))

@@ -5,13 +5,14 @@ Prompts come from a file or from a pipe, and are planned one at a time as the ge
 
 import queue
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from sjdvp.errors import SjdvpError
-from sjdvp.jobs import Job
+from sjdvp.jobs import REPORT_S, Job
 from sjdvp.runs.log import ImageKey, LogEntry
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.redo import Redo
@@ -96,6 +97,10 @@ class TaskQueue:
 
     def __init__(self, next_prompt: NextPrompt, plan: Callable[[Prompt], list[Task]]) -> None:
         self.check: Callable[[], None] = lambda: None
+        self.on_start: Callable[[], None] = lambda: None  # called at the first `take`
+        self.on_progress: Callable[[float], None] = lambda in_progress: None
+        self._reported = 0.0
+        self._started = False
         self._next_prompt = next_prompt
         self._plan = plan
         self._ready: deque[Task] = deque()
@@ -104,6 +109,9 @@ class TaskQueue:
 
     def take(self, *, wait: bool) -> Job | None:
         """See `sjdvp.jobs.JobQueue`."""
+        if not self._started:
+            self._started = True
+            self.on_start()
         self.check()
         raise_if_stopped()
         if not self._fill(wait):
@@ -111,6 +119,13 @@ class TaskQueue:
         task = self._ready.popleft()
         self._in_progress[task.job] = task
         return task.job
+
+    def report(self, in_progress: float) -> None:
+        """See `sjdvp.jobs.JobQueue`; `on_progress` is called every REPORT_S at most."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_S:
+            self._reported = now
+            self.on_progress(in_progress)
 
     def has_work(self) -> bool:
         """Wait for the first task; return False when there is none."""

@@ -151,7 +151,8 @@ class RowMaker:
         row: JsonRow = dict.fromkeys(KEYS)
         row |= {"accept_hist": [], "truncated": False, "warmup": False}
         row["model"] = self.config.model.path or self.config.model.backbone
-        row |= {key: value for key, value in image.stats.items() if value is not None}
+        stats = image.stats.items()
+        row |= {key: value for key, value in stats if key in row and value is not None}
         row |= self._process() | {
             "index": prompt.index,
             "id": prompt.id,

@@ -22,8 +22,10 @@ class RunSummary:
     ok: int  # generated now
     failed: int  # failed now, or before and not tried again
     skipped: int  # finished by an earlier run
-    wall_s: float
-    images_per_s: float | None  # ok / wall_s
+    wall_s: float  # all of it
+    load_s: float  # of wall_s, until the first forward pass, without compile_s
+    compile_s: float  # of wall_s, for compiling or capturing the step
+    images_per_s: float | None  # ok per second since the first forward pass
     nfe_mean: float | None  # over the images generated now
     accept_rate: float | None  # accepted / drafted, over the images generated now
 
@@ -53,6 +55,7 @@ class RunCounts:
     nfe: int = 0
     drafted: int = 0
     accepted: int = 0
+    compile_s: float = 0.0
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Count one log row."""
@@ -78,15 +81,18 @@ class RunCounts:
         """Accepted draft tokens per verified draft token."""
         return self.accepted / self.drafted if self.drafted else None
 
-    def summary(self, wall_s: float) -> RunSummary:
-        """Return the counts after `wall_s` seconds."""
+    def summary(self, wall_s: float, start_s: float) -> RunSummary:
+        """Return the counts after `wall_s` seconds, `start_s` of them before the first forward pass."""
+        generation_s = wall_s - start_s
         return RunSummary(
             requested=self.requested,
             ok=self.ok,
             failed=self.failed,
             skipped=self.skipped,
             wall_s=wall_s,
-            images_per_s=self.ok / wall_s if self.ok else None,
+            load_s=max(0.0, start_s - self.compile_s),
+            compile_s=self.compile_s,
+            images_per_s=self.ok / generation_s if self.ok else None,
             nfe_mean=self.nfe_mean,
             accept_rate=self.accept_rate,
         )

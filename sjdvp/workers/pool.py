@@ -16,7 +16,7 @@ from sjdvp.config import RunConfig
 from sjdvp.errors import DeviceError
 from sjdvp.jobs import ImageResult, Job, JobQueue, OpenGenerator
 from sjdvp.runs.signals import STOPPING
-from sjdvp.workers.process import Broken, Take, work
+from sjdvp.workers.process import Broken, InProgress, Take, work
 
 _POLL_S = 0.1  # between two questions to a queue that had nothing
 _EXIT_S = 2.0  # to wait for a process whose pipe is closed
@@ -32,6 +32,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     held: list[Job] = field(default_factory=list)  # sent to it, no image yet
+    in_progress: float = 0.0  # the sum of the committed parts of its images
     waiting: bool = False  # it has asked for a job and has no answer yet
     broken: Broken | None = None
 
@@ -119,8 +120,12 @@ class Workers:
             return
         if isinstance(message, ImageResult):
             worker.held.remove(message.job)
+            worker.in_progress = max(0.0, worker.in_progress - 1)
             self._deaths[number] = 0
             yield message
+        elif isinstance(message, InProgress):
+            worker.in_progress = message.in_progress
+            source.report(sum(worker.in_progress for worker in self._workers.values()))
         elif isinstance(message, Broken):
             worker.broken = message
         elif isinstance(message, Take):

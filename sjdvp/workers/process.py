@@ -6,13 +6,14 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import SjdvpError
-from sjdvp.jobs import Job, OpenGenerator
+from sjdvp.jobs import REPORT_S, Job, OpenGenerator
 from sjdvp.runs.signals import STOPPING
 
 
@@ -21,6 +22,13 @@ class Take:
     """Message of a worker that asks for a job; the answer is what `JobQueue.take` returns."""
 
     wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InProgress:
+    """Message of a worker about its images in progress, see `JobQueue.report`."""
+
+    in_progress: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class PipeSource:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._reported = 0.0
 
     def take(self, *, wait: bool) -> Job | None:
         """Ask for a job."""
@@ -43,9 +52,16 @@ class PipeSource:
         job: Job | None = self._pipe.recv()
         return job
 
+    def report(self, in_progress: float) -> None:
+        """Tell the parent, not more often than people want to know."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_S:
+            self._reported = now
+            self._pipe.send(InProgress(in_progress))
+
 
 def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> None:
-    """Generate the parent's jobs; messages to it are Take, ImageResult and, at most once, Broken.
+    """Generate the parent's jobs; messages to it are Take, InProgress, ImageResult and, once, Broken.
 
     `pickled` is an OpenGenerator, still pickled so that its modules, which may be large, are
     imported after the signal handlers and the watch on the parent are set up.

@@ -65,6 +65,8 @@ def test_json_is_the_last_line_of_stdout(sjdvp, out):
         "failed",
         "skipped",
         "wall_s",
+        "load_s",
+        "compile_s",
         "images_per_s",
         "nfe_mean",
         "accept_rate",

@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
-from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted
+from sjdvp.events import (
+    GenerationStarted,
+    ImageFinished,
+    ImagesInProgress,
+    Note,
+    RunFinished,
+    RunStarted,
+)
 from sjdvp_cli import live
 from sjdvp_cli.live import closing_line, watch
 from tests.cli.conftest import Terminal
@@ -49,6 +56,23 @@ def clock(monkeypatch):
 
 def lines(capsys):
     return capsys.readouterr().err.splitlines()
+
+
+def test_time_left_counts_from_the_first_forward_pass_and_within_images(capsys, clock):
+    """A model that loads for five minutes and takes 40 s an image."""
+    with watch("plain", quiet=False, verbose=False) as (state, hear):
+        hear(started(4))
+        clock[0] += 300
+        hear(GenerationStarted())
+        clock[0] += 30
+        hear(ImagesInProgress(0.75))
+        clock[0] += 10
+        hear(image(0))
+        assert state.rate == pytest.approx(1 / 40)
+    loaded, within, one = lines(capsys)[1:]
+    assert loaded == "sjdvp: 0/4"
+    assert within.startswith("sjdvp: 0.8/4, 1.50 images/min, 2:10 left")
+    assert one.startswith("sjdvp: 1/4, 1.50 images/min, 2:00 left")
 
 
 def test_plain_speaks_every_five_percent(capsys, clock):

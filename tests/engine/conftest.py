@@ -40,6 +40,9 @@ class Queue:
             self.jobs.pop(0)
         return self.jobs.pop(0) if self.jobs else None
 
+    def report(self, in_progress: float) -> None:
+        self.in_progress = in_progress
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:

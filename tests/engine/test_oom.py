@@ -23,6 +23,9 @@ class Source:
     def take(self, *, wait):
         return self.jobs.popleft() if self.jobs else None
 
+    def report(self, in_progress):
+        pass
+
 
 class Hungry:
     """Runs out of memory with more than `room` images in flight, and on every job of `huge`.

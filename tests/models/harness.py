@@ -99,6 +99,9 @@ class _Jobs:
     def take(self, *, wait: bool) -> Job | None:
         return next(self._jobs, None)
 
+    def report(self, in_progress: float) -> None:
+        pass
+
 
 def sample(
     model: ImageModel,
