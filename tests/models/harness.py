@@ -1,4 +1,4 @@
-"""Runs a model through the real engine and its windowed, per-row cache, with prompts given as ids or features."""
+"""Runs a model in the real engine, with prompts given as ids or features."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -39,7 +39,7 @@ def worst(found: Tensor, expected: Tensor) -> float:
 
 
 def same_pixels(found: Tensor, expected: Tensor) -> bool:
-    """Tell whether uint8 images agree as the fixtures ask: off by one at most, in less than 1 % of the values."""
+    """Return whether uint8 images differ by one at most, in less than 1 % of the values."""
     assert found.shape == expected.shape
     off = (found.int() - expected.int()).abs()
     return off.max() <= 1 and (off > 0).float().mean() < 0.01
@@ -51,7 +51,7 @@ def forced_S(layout: ImageLayout) -> Tensor:
 
 
 def on_positions(layout: ImageLayout, tokens_N: Tensor) -> Tensor:
-    """Return tokens by image position [S], with the stand-in 0 at forced ones."""
+    """Return tokens by image position [S], with 0 at forced ones."""
     tokens_S = torch.zeros(layout.length, dtype=torch.int64)
     tokens_S[~forced_S(layout)] = tokens_N.flatten()
     return tokens_S
@@ -65,16 +65,17 @@ def teacher_forced(
     scale: float,
     window: int = 5,
 ) -> Tensor:
-    """Return the guided logits of all image positions [B, S, V], given the tokens.
+    """Return the logits with CFG of all image positions [B, S, V], given the tokens.
 
-    As in decoding, each row is at its own place, moves by its own steps, and leaves rejected drafts behind in the cache.
+    As in decoding, each sequence is at its own position, advances by its own steps, and leaves
+    rejected drafts in the cache.
     """
     tokens_BS = torch.stack([on_positions(model.layout, tokens_N) for tokens_N in tokens_BN])
     n_sequences, length = tokens_BS.shape
-    forward = ModelRunner(model, n_sequences, window, scale)
+    runner = ModelRunner(model, n_sequences, window, scale)
     out_BSV = torch.full((n_sequences, length, model.layout.vocab_size), torch.nan)
     for row, prompt in enumerate(prompts):
-        out_BSV[row, 0] = forward.prefill(row, prompt)[0]
+        out_BSV[row, 0] = runner.prefill(row, prompt)[0]
     n_B = torch.ones(n_sequences, dtype=torch.int64)
     random = torch.Generator().manual_seed(0)
     while (n_B < length).any():
@@ -84,15 +85,15 @@ def teacher_forced(
         pos_BW = n_B[:, None] - 1 + torch.arange(window)
         drafts_BW = torch.randint(model.layout.vocab_size, pos_BW.shape, generator=random)
         true_BW = tokens_BS.gather(1, pos_BW.clamp(max=length - 1))
-        stands_BW = torch.arange(window) < steps_B[:, None]
-        logits_BWV = forward(torch.where(stands_BW, true_BW, drafts_BW), pos_BW)
+        accepted_BW = torch.arange(window) < steps_B[:, None]
+        logits_BWV = runner(torch.where(accepted_BW, true_BW, drafts_BW), pos_BW)
         for row, (n, steps) in enumerate(zip(n_B.tolist(), steps_B.tolist(), strict=True)):
             out_BSV[row, n : n + steps] = logits_BWV[row, :steps]
         n_B += steps_B
     return out_BSV
 
 
-class _Jobs:
+class _ListQueue:
     def __init__(self, jobs: list[Job]) -> None:
         self._jobs = iter(jobs)
 
@@ -112,7 +113,7 @@ def sample(
     n_sequences: int,
     window: int = 5,
 ) -> list[ImageResult]:
-    """Draw one image for each prompt with a decoder preset, `n_sequences` at a time, and return them in the prompts' order."""
+    """Generate one image for each prompt with a decoder preset, `n_sequences` at a time."""
     table = {str(index): prompt for index, prompt in enumerate(prompts)}
     chosen = from_table(DecoderConfig, {"preset": decoder, "window": window, **preset(decoder)})
     engine = Engine(
@@ -121,7 +122,7 @@ def sample(
         n_sequences,
     )
     jobs = [Job(index, 0, seed=100 + index, prompt=str(index)) for index in range(len(prompts))]
-    images = sorted(engine.generate(_Jobs(jobs)), key=lambda image: image.job.index)
+    images = sorted(engine.generate(_ListQueue(jobs)), key=lambda image: image.job.index)
     assert all(image.error is None for image in images)
     return images
 
@@ -134,7 +135,7 @@ def digests(images: list[ImageResult]) -> list[str]:
 def assert_greedy(
     model: ImageModel, prompts: list[EncodedPrompt], tokens_BN: Iterable[Tensor], scale: float
 ) -> list[ImageResult]:
-    """Assert that greedy decoding gives exactly these tokens, token by token and by Jacobi iteration, alone and in a batch."""
+    """Assert that greedy decoding and Jacobi iteration in a batch give these tokens."""
     expected = [token_digest(tokens_N.flatten().tolist()) for tokens_N in tokens_BN]
     sampling = replace(GREEDY, cfg_scale=scale)
     assert digests(sample(model, prompts, "ar", sampling, n_sequences=1, window=1)) == expected
@@ -146,7 +147,7 @@ def assert_greedy(
 def assert_same_noise(
     model: ImageModel, prompts: list[EncodedPrompt], sampling: SamplingConfig
 ) -> None:
-    """Assert that every same-noise decoder gives the plain sample of the same seeds, for one row and for three."""
+    """Assert that same-noise decoders give plain samples, in batches of 1 and 3."""
     plain = digests(sample(model, prompts, "ar", sampling, n_sequences=1, window=1))
     assert len(set(plain)) == len(prompts)
     for decoder, n_sequences in (("same-noise", 1), ("same-noise", 3), ("same-noise-vp", 3)):

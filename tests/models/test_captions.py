@@ -1,4 +1,4 @@
-"""The clean-up of LlamaGen's captions. What is expected here is what the official code gave for the same texts."""
+"""The cleaning of LlamaGen's captions; expected texts are those of the official code."""
 
 import sys
 import warnings

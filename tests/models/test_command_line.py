@@ -1,4 +1,4 @@
-"""`sjdvp generate` from a profile and a tiny folder in the official format to a image of the right size, for each family."""
+"""`sjdvp generate` for each profile, with a tiny model folder in the official format."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ def janus(name: str) -> Callable[[Path], Path]:
 
 
 def janus_1(folder: Path) -> Path:
-    """Write a folder as that of Janus-1.3B: the original layout in a safetensors file, the prompt format named."""
+    """Write a folder like Janus-1.3B's: original weight names, the prompt format in a file."""
     janus("janus_original_layout")(folder)
     stored = torch.load(folder / "pytorch_model.bin", weights_only=True)
     save_file({name: w.clone() for name, w in stored.items()}, folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Layers shared out over several devices: how many on each, and that nothing but their place changes."""
+"""Layers shared out over several devices: how many on each, and the same images."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ A, B, C = (torch.device("cuda", index) for index in range(3))
             {A: 79, B: 22},
             [38, 10],
         ),  # the larger card holds more, and both keep room for keys and values
-        ({A: -1, B: 79}, [0, 48]),  # one card has no room left
+        ({A: -1, B: 79}, [0, 48]),  # one card is full
         ({A: 79}, [48]),
     ],
 )
@@ -43,7 +43,7 @@ def test_layers_that_fit_nowhere() -> None:
         share_out(48, 62 * GIB, {A: 22 * GIB, B: 22 * GIB})
 
 
-def test_two_cards_draw_what_one_draws(tmp_path: Path) -> None:
+def test_two_cards_give_the_images_of_one(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     program = [sys.executable, "-m", "tests.models.two_cards", str(save_tiny_model(tmp_path))]
     done = subprocess.run(

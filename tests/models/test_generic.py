@@ -1,4 +1,4 @@
-"""Models of the user's own: what their folders may hold, and what is refused."""
+"""Models of the user: what their folders may hold, and what is refused."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_an_image_of_another_size_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_head_that_is_the_table_of_embeddings(tmp_path: Path) -> None:
-    """Small Llamas and Qwens store the two once."""
+    """Small Llamas and Qwens store one table for both."""
     whole = load(save_tiny_model(tmp_path), DeviceMap(CPU), torch.float32)
     weights = load_file(tmp_path / "model.safetensors")
     table = weights["model.embed_tokens.weight"]
@@ -51,7 +51,7 @@ def test_a_head_that_is_the_table_of_embeddings(tmp_path: Path) -> None:
 
 
 def test_what_a_tokenizer_file_says_of_length_is_not_obeyed(tmp_path: Path) -> None:
-    """A text is cut where the run says so, and then it is reported."""
+    """Truncation is sjdvp's, and reported."""
     file = save_tiny_model(tmp_path) / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.enable_truncation(2)
@@ -61,12 +61,18 @@ def test_what_a_tokenizer_file_says_of_length_is_not_obeyed(tmp_path: Path) -> N
 
 
 def test_a_head_with_a_bias(tmp_path: Path) -> None:
-    """Phi's, for one; head and bias are cut to the image tokens."""
+    """As Phi has one; head and bias are sliced to the image tokens."""
     about = json.loads((save_tiny_model(tmp_path) / "sjdvp.json").read_text())
     config = PhiConfig(
-        vocab_size=about["first_image_id"] + about["vocab_size"], hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=about["first_image_id"] + about["vocab_size"],
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     model = PhiForCausalLM(config)
     model.lm_head.bias.data.normal_()
     model.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""A hub id on the command line, without a network: what is in the cache is drawn with, what is not is named."""
+"""A hub id on the command line without a network: cached weights are used, others are named."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_the_parent_resolves_and_a_worker_gets_a_path(cached: Path, tmp_path: Pa
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    """Exit 2 with the file, the places looked in and the command; the network is none, or unreachable."""
+    """Exit 2 with the file, the places searched and the command, offline or unreachable."""
     for offline, reason in (("1", "HF_HUB_OFFLINE is set"), ("0", "does not answer")):
         done = generate(
             tmp_path,

@@ -164,7 +164,7 @@ def test_llamagen_stages_are_not_confused(tmp_path: Path) -> None:
         (64, None, None, "--size WxH"),
     ],
 )
-def test_sizes_not_drawn(
+def test_sizes_not_generated(
     width: int, height: int | None, resolution: int | None, nearest: str, tokenizer: Path
 ) -> None:
     model = lumina(
@@ -204,7 +204,7 @@ def peak_over_size(path: Path, n_tensors: int, width: int) -> float:
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
 def test_memory_of_loading_a_gigabyte(suffix: str, stored: torch.dtype, tmp_path: Path) -> None:
-    """The peak is at most 1.15 times the size in the target dtype (bf16, 1 GiB), whatever the file holds."""
+    """The peak is at most 1.15 times the size in the target dtype (bf16, 1 GiB)."""
     n_tensors, width = 32, 4096
     random = torch.randn(4096, width).to(stored)
     tensors = {f"{i}.weight": random.clone() for i in range(n_tensors)}

@@ -1,4 +1,4 @@
-"""Anole against the official code: parity folder anole_meta, and the other layouts of the same weights."""
+"""Anole against the official code: parity folder anole_meta, and other formats of its weights."""
 
 import json
 from functools import cache
@@ -47,7 +47,7 @@ def anole(layout: str, folder: Path, side: int = 64) -> ImageModel:
 
 
 def rewritten(layout: str, folder: Path) -> Path:
-    """Write the weights in a layout of transformers."""
+    """Write the weights in a format of transformers."""
     folder.mkdir()
     names = {
         "wq": "q_proj",
@@ -121,7 +121,7 @@ def test_logits(layout: str, folder: Path) -> None:
 
 
 def test_distributions(folder: Path) -> None:
-    """Guidance, then temperature, then top-p: what is left, and the twelve most probable tokens."""
+    """CFG, then temperature, then top-p: what is left, and the twelve most probable tokens."""
     model = anole("meta", folder)
     inputs, expected = golden("anole_meta")
     prompt = model.prompt.of_ids(inputs["conditional_prompt"].tolist())

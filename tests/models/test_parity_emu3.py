@@ -1,4 +1,4 @@
-"""Emu3 against the official code: parity folders emu3_gen, emu3_gen_hf, emu3_vision_tokenizer, emu3_grammar."""
+"""Emu3 against the official code: parity folders emu3_*."""
 
 import json
 from dataclasses import replace
@@ -110,7 +110,7 @@ def test_pixels(folder: str, size: str, tokenizer: Path) -> None:
 
 
 def test_allowed_sets_and_size_rule() -> None:
-    """Slots of two tokens and less are left out: there the official grammar contradicts itself (see the fixture's README)."""
+    """Widths of 1 and 2 are left out: the official grammar contradicts itself there."""
     about = json.loads((PARITY / "emu3_grammar" / "grammar.json").read_text())
     n_compared = 0
     for case in about["cases"]:

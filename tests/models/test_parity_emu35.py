@@ -51,7 +51,7 @@ def golden_prompts(model: ImageModel) -> list[EncodedPrompt]:
 
 
 def test_logits() -> None:
-    """Guided scores are a mix of log-probabilities: equal up to a constant for each position."""
+    """Scores with CFG are a mix of log-probabilities: equal up to a constant for each position."""
     model = emu35()
     inputs, expected = golden("emu35")
     prompts, free_S = golden_prompts(model), ~forced_S(model.layout)

@@ -1,4 +1,4 @@
-"""Janus against the official code: parity folders janus_original_layout and janus_hf (Janus-Pro), janus_1 (Janus-1.3B)."""
+"""Janus against the official code: parity folders janus_original_layout, janus_hf, janus_1."""
 
 import json
 import shutil

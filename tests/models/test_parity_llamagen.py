@@ -1,4 +1,4 @@
-"""LlamaGen against the official code: parity folders llamagen_c2i, llamagen_c2i_hd20, llamagen_t2i, llamagen_vq."""
+"""LlamaGen against the official code: parity folders llamagen_*."""
 
 import json
 from dataclasses import replace
@@ -120,7 +120,7 @@ def test_caption_logits() -> None:
 
 
 def test_caption_hidden_on_the_right_side() -> None:
-    """The official switch --no-left-padding: the mask of the slots does what it says wherever they are."""
+    """The official switch --no-left-padding: hidden slots may lie anywhere."""
     model, prompter = captions()
     inputs, expected = golden("llamagen_t2i")
     prompts = []

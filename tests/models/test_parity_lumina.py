@@ -1,4 +1,4 @@
-"""Lumina-mGPT against the official code: parity folders lumina1_lm, lumina1_lm_swin_gqa, chameleon_vqgan, lumina2_movq."""
+"""Lumina-mGPT against the official code: parity folders lumina*, chameleon_vqgan."""
 
 import json
 from functools import cache
@@ -49,10 +49,12 @@ def lumina(folder: str, size: str, tokenizer: Path) -> ImageModel:
     return open_model(model, CPU, torch.float32)
 
 
-def in_code_space(model: ImageModel, logits_JC: Tensor, columns_C: Tensor) -> tuple[Tensor, Tensor]:
+def of_image_tokens(
+    model: ImageModel, logits_JC: Tensor, columns_C: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the columns of logits over vocabulary ids that are image tokens, and the tokens."""
-    is_code = (columns_C >= 4) & (columns_C < 8196)
-    return logits_JC[:, is_code], columns_C[is_code] - 4
+    is_image = (columns_C >= 4) & (columns_C < 8196)
+    return logits_JC[:, is_image], columns_C[is_image] - 4
 
 
 @pytest.mark.parametrize(("folder", "size"), CASES)
@@ -72,7 +74,7 @@ def test_logits(folder: str, size: str, tokenizer: Path) -> None:
             first - 1 if kind == "cond_logits" else 2
         )  # the row of the token before image position 0
         start += kind == "cfg_logits"  # these rows are named by the token they predict
-        columns_SC, found_tokens = in_code_space(
+        columns_SC, found_tokens = of_image_tokens(
             model, expected[name][start : start + length], inputs[f"columns_{size}"]
         )
         found_SV = teacher_forced(model, [prompt], [tokens], scale)[0]
@@ -85,7 +87,7 @@ def test_logits(folder: str, size: str, tokenizer: Path) -> None:
 
 @pytest.mark.parametrize(("folder", "size"), CASES)
 def test_allowed_sets(folder: str, size: str, tokenizer: Path) -> None:
-    """The grammar of every token after the width token, and the ids that guidance, grammar and top-k leave."""
+    """The grammar of every token after the size, and the ids that CFG, grammar and top-k leave."""
     model = lumina(folder, size, tokenizer)
     inputs, _ = golden(folder)
     ids = inputs[f"ids_{size}"].tolist()
@@ -109,7 +111,7 @@ def test_allowed_sets(folder: str, size: str, tokenizer: Path) -> None:
 
 
 def full_sequence(layout: ImageLayout) -> list[str]:
-    """Return the official sequence of an image: what is decoded, and the trailing tokens that are known without it."""
+    """Return the official sequence of an image: decoded tokens, then known ones."""
     return ["newline" if forced else "image" for forced in forced_S(layout).tolist()] + [
         "newline",
         "end_of_image",
@@ -139,7 +141,7 @@ def test_same_noise_is_plain_sampling(folder: str, tokenizer: Path) -> None:
 
 
 def test_version_two(tmp_path: Path) -> None:
-    """It has no language model among the fixtures: it is version 1's, with other ids and four times as many tokens."""
+    """The fixtures have no transformer of version 2: version 1's is used, with other ids."""
     model = ModelConfig(
         "lumina-mgpt-2", str(lumina2_model(tmp_path / "model")), width=32, height=32
     )

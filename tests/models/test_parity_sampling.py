@@ -1,4 +1,4 @@
-"""Temperature, top-k and top-p against LlamaGen's own sampler and transformers' warpers: parity folder sampling."""
+"""Temperature, top-k, top-p against LlamaGen's sampler and transformers' warpers."""
 
 import json
 
@@ -10,7 +10,7 @@ from sjdvp.sampling import to_probs
 from tests.models.harness import PARITY, load_file, worst
 
 SETTINGS = json.loads((PARITY / "sampling" / "settings.json").read_text())
-# Slots where the edge of top-p falls inside a group of equal logits: which of them stay is a matter of sort order.
+# Here the edge of top-p falls inside a group of equal logits: sort order decides which stay.
 TIED = {5: "quantised_many_ties", 6: "tie_at_rank_5_6_7"}
 
 

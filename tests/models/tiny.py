@@ -1,4 +1,4 @@
-"""Tiny tokenizers in the official file format, for the fixtures, which have none; and a tiny Lumina-mGPT-2.0."""
+"""Tiny tokenizers for the fixtures, which have none, a tiny Lumina-mGPT-2.0 and a tiny T5."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ TEXT = "abcdefghijklmnopqrstuvwxyz 0123456789\n:.,*"
 
 
 def save_tokenizer(path: Path, named: dict[str, int], free: range) -> Path:
-    """Write a tokenizer.json that knows tokens by name, and one token for each character, from the ids that are free."""
+    """Write a tokenizer.json with named tokens, and a token for each character at free ids."""
     letters = dict(zip(TEXT, free, strict=False))
     tokenizer = Tokenizer(WordLevel({**named, **letters}, unk_token=TEXT[0]))
     tokenizer.pre_tokenizer = Split("", "isolated")
@@ -26,7 +26,7 @@ def save_tokenizer(path: Path, named: dict[str, int], free: range) -> Path:
 
 
 def chameleon_tokenizer(path: Path) -> Path:
-    """Write the tokenizer of the tiny Chameleon models: the vocabulary of their config.json, characters where it has gaps."""
+    """Write the tokenizer of the tiny Chameleon models, with the vocabulary of config.json."""
     config = json.loads((PARITY / "lumina1_lm" / "config.json").read_text())
     return save_tokenizer(path, {**config["vocabulary_map"], "<s>": 0}, range(8200, 8700))
 
@@ -50,14 +50,14 @@ def janus_tokenizer(path: Path) -> Path:
 
 
 def liquid_tokenizer(path: Path, n_tokens: int = 192) -> Path:
-    """Write the tokenizer of the tiny Liquid model, whose text vocabulary has no gaps: tokens that nothing uses fill it up."""
+    """Write the tokenizer of the tiny Liquid model; unused tokens fill its text vocabulary."""
     named = {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<boi>": 3}
     unused = {f"<unused{i}>": i for i in (*range(4, 8), *range(8 + len(TEXT), n_tokens))}
     return save_tokenizer(path, {**named, **unused}, range(8, n_tokens))
 
 
 def lumina2_model(folder: Path) -> Path:
-    """Write a Lumina-mGPT-2.0 folder: the layers of the tiny Lumina-mGPT 1 with the ids and the pixel decoder of version 2."""
+    """Write a Lumina-mGPT-2.0 folder: the tiny Lumina-mGPT 1 with ids and VQ decoder of 2.0."""
     folder.mkdir()
     shutil.copy(PARITY / "lumina2_movq" / "movqgan_270M.ckpt", folder)
     tensors = load_file(PARITY / "lumina1_lm" / "model.safetensors")

@@ -1,7 +1,7 @@
-"""Two cards on a machine without any: `card:0` and `card:1` compute on the CPU; devices that meet in one operation are an error.
+"""Two made-up cards, `card:0` and `card:1`, that compute on the CPU; mixing them is an error.
 
-Run as a program, because torch knows one made-up kind of device for the whole process. Draws with the layers of a model on one card
-and then shared out over both, and prints the digests of the tokens.
+Run as a program, because torch has one made-up kind of device for the whole process. Generates with
+the layers of a model on one card, then shared out over both, and prints the digests of the tokens.
 """
 
 import sys
@@ -17,7 +17,7 @@ MOVES = ("_to_copy", "copy_")  # what may read one device and write another
 
 
 class OnCard(torch.Tensor):
-    """A tensor on a card, whose numbers lie in `inner`, a tensor on the CPU."""
+    """A tensor on a card; `inner` on the CPU has its numbers."""
 
     inner: torch.Tensor
 
@@ -43,7 +43,7 @@ class OnCard(torch.Tensor):
 
 
 class Cards(TorchDispatchMode):
-    """Makes new tensors on a card when they are asked for there."""
+    """Makes new tensors on the card that is asked for."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
@@ -83,21 +83,20 @@ def empty(
     device: Any = None,
     pin_memory: Any = None,
 ) -> OnCard:
-    """Make a tensor on a card for torch's own use: lists and numbers that become tensors go past `Cards`."""
+    """Make a tensor on a card for torch itself: lists that become tensors bypass `Cards`."""
     return OnCard(torch.empty_strided(size, stride, dtype=dtype), device)
 
 
 def copy(source: torch.Tensor, target: OnCard, non_blocking: bool = False) -> OnCard:
-    """Fill what `empty` has made."""
+    """Fill a tensor of `empty`."""
     target.inner.copy_(source)
     return target
 
 
 def main(folder: Path) -> None:
-    """Draw on one card and on two."""
-    torch.inference_mode = (
-        torch.no_grad
-    )  # where tensors of our own kind can be views; set before it decorates anything
+    """Generate on one card and on two."""
+    # There tensors of our own kind can be views; set before it decorates anything.
+    torch.inference_mode = torch.no_grad
     from sjdvp.config import SamplingConfig
     from sjdvp.models.device_map import DeviceMap
     from sjdvp.models.generic import load
