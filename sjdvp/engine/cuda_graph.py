@@ -1,5 +1,6 @@
 """One decode step, in three forms: eager, compiled, or replayed from a CUDA graph. Same tokens."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -62,6 +63,8 @@ def eager(forward_pass: ForwardPass, decode: Decode) -> Step:
 def _compiled(function: Callable[_P, _R], n_shapes: int) -> Callable[_P, _R]:
     # Each engine has its own step: what one compiles must not count against another's limit.
     limits: dict[str, Any] = {"recompile_limit": n_shapes, "isolate_recompiles": True}
+    known = inspect.signature(torch.compile).parameters  # torch before 2.13 has neither limit
+    limits = {name: value for name, value in limits.items() if name in known}
     return torch.compile(function, dynamic=False, fullgraph=True, **limits)
 
 
@@ -75,7 +78,10 @@ class CudaGraphStep:
         self._step = step
         self._state: State | None = None
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._pool: Any = None  # of memory, shared by the graphs: they never run at the same time
+        # Shared by all captures: the graphs never run at the same time, and each new stream would
+        # get a cuBLAS workspace of its own.
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, state: State, kv_length: int) -> State:
         """Take one step."""
@@ -89,15 +95,17 @@ class CudaGraphStep:
         return self._state
 
     def _capture(self, state: State, kv_length: int) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries allocate workspaces; the result is dropped
-            self._step(state, kv_length)
-        torch.cuda.current_stream().wait_stream(side)
+        # Made here, on the engine's GPU: torch's own capture stream is on the GPU that was current
+        # when the process first captured.
+        stream = self._stream = self._stream or torch.cuda.Stream()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # libraries allocate workspaces; the result is dropped
+            self._step(state, kv_length)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # thread_local: the pixel thread may allocate meanwhile, which is not part of the graph.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
             _copy(self._step(state, kv_length), state)
         return graph
 

@@ -10,6 +10,7 @@ from sjdvp.config import RunConfig
 from sjdvp.engine.disk_cache import load_fastest
 from sjdvp.engine.memory import largest_batch
 from sjdvp.errors import DeviceError
+from sjdvp.text import counted
 
 if TYPE_CHECKING:
     from sjdvp.models.base import ImageModel  # it imports transformers
@@ -24,15 +25,16 @@ def pick_device(name: str) -> torch.device:
     """Return the device of that name; `auto` is the first GPU, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    hint = "use cpu, cuda or cuda:1"
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        hint = "use cpu, cuda or cuda:1"
         raise DeviceError(f"--device {name!r} is not a device", hint) from error
-    if device.type == "cuda" and (
-        not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
-    ):
-        visible = f"this process sees {torch.cuda.device_count()} GPUs"
+    if device.type not in ("cpu", "cuda"):  # MPS has no float64, meta computes nothing
+        raise DeviceError(f"--device {name}: images are generated on cpu or cuda only", hint)
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and not 0 <= (device.index or 0) < n_gpus:
+        visible = f"this process sees {counted(n_gpus, 'GPU')}"
         raise DeviceError(f"--device {name}: {visible}", "see `sjdvp doctor`, or use --device cpu")
     return device
 
@@ -56,7 +58,7 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of that name; `auto` is bfloat16 on GPUs that have it, else float32."""
     if name != "auto":
         return _DTYPES[name]
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
@@ -91,9 +93,12 @@ def device_name(device: torch.device) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device, so that the next clock reading includes its work."""
+    """Wait for the work of this thread's stream, so that the next clock reading includes it.
+
+    The pixels of other images have a stream of their own, and are not waited for.
+    """
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
 
 
 def peak_memory(device: torch.device) -> int:

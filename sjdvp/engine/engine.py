@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,15 +20,19 @@ from sjdvp.decode.decoder import make_decoder
 from sjdvp.decode.state import State
 from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.engine.cuda_graph import make_step, pick_mode
-from sjdvp.engine.devices import device_name, peak_memory, synchronize
+from sjdvp.engine.devices import device_name, peak_memory, synchronize, use_device
 from sjdvp.engine.disk_cache import cached_neighbours
 from sjdvp.engine.metrics import decoding_stats, error_fields, token_digest
 from sjdvp.engine.model_runner import ModelRunner
+from sjdvp.engine.oom import is_out_of_memory, release_memory
 from sjdvp.engine.scheduler import ImageSequence, Slots, next_jobs
 from sjdvp.errors import ImageError, PromptError
 from sjdvp.interfaces import EncodedPrompt
 from sjdvp.jobs import ImageResult, Job, JobQueue
 from sjdvp.models.base import ImageModel
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,9 @@ class Engine:
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
         """See `sjdvp.jobs.ImageGenerator`."""
-        with ThreadPoolExecutor(1, thread_name_prefix="pixels") as pool:
+        device = self.model.device
+        # A new thread starts on the first GPU, whichever GPU the engine is on.
+        with ThreadPoolExecutor(1, "pixels", use_device, (device,)) as pool:
             results: deque[Future[ImageResult]] = deque()
             while True:
                 while results and results[0].done():
@@ -174,15 +180,32 @@ class Engine:
         tokens_N = layout.image_tokens(state.tokens_BS[slot, :length]).cpu()
         return _Finished(sequence, tokens_N, stats, None)
 
+    def _decode_pixels(self, tokens_N: Tensor) -> "np.ndarray[Any, Any]":
+        """Return the pixels of complete tokens; once more with freed memory if it runs out.
+
+        Raises ImageError when memory is too small even then: one image fails, and the tokens of
+        the others are not lost.
+        """
+        for last_try in (False, True):
+            try:
+                with self._pixel_stream:
+                    return self.model.decode_pixels(tokens_N.to(self.model.device)).cpu().numpy()
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if last_try:
+                    hint = "run the same command with a smaller --batch-size"
+                    raise ImageError("out of memory in the VQ decoder", hint) from error
+            release_memory()  # not in the except clause: the error holds tensors of its frames
+        raise AssertionError("unreachable")
+
     def _complete(self, finished: _Finished) -> ImageResult:
         """Decode the pixels and complete the statistics, while other images are being decoded."""
         sequence, error, started = finished.sequence, finished.error, perf_counter()
         image_HWC = None
         if error is None:
             try:
-                tokens_N = finished.tokens_N.to(self.model.device)
-                with self._pixel_stream:
-                    image_HWC = self.model.decode_pixels(tokens_N).cpu().numpy()
+                image_HWC = self._decode_pixels(finished.tokens_N)
             except ImageError as failure:
                 error = failure
         done, device = perf_counter(), self.model.device

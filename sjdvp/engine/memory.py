@@ -2,12 +2,17 @@
 
 import os
 import re
+import weakref
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sjdvp.config import RunConfig
 from sjdvp.decode.prediction import n_history
@@ -27,6 +32,7 @@ class MemoryPlan:
     weights: int
     cache: int  # of one image
     distributions: int  # of one image
+    pixels: int  # peak of the VQ decoder, which decodes one image at a time
     free: int
     largest_batch: int
 
@@ -34,15 +40,18 @@ class MemoryPlan:
 def memory_plan(model: "ImageModel", config: RunConfig, free: int) -> MemoryPlan:
     """Return what `model`, which may be on the meta device, needs of `free` bytes."""
     per_slot, cache = slot_bytes(model, config), kv_cache_bytes(model, config)
-    n_slots = max(0, usable(free) - model.n_bytes) // per_slot
-    return MemoryPlan(model.n_bytes, cache, per_slot - cache, free, n_slots)
+    pixels = pixel_bytes(model)
+    n_slots = max(0, usable(free) - model.n_bytes - pixels) // per_slot
+    return MemoryPlan(model.n_bytes, cache, per_slot - cache, pixels, free, n_slots)
 
 
 def largest_batch(model: "ImageModel", config: RunConfig) -> int:
     """Return how many images fit beside the loaded model, on every device it uses; at least 1."""
     needed = _cache_by_device(model, config)
     needed[model.device] += slot_bytes(model, config) - needed.total()
-    return max(1, min(usable(free_bytes(device)) // size for device, size in needed.items()))
+    room = {device: usable(free_bytes(device)) for device in needed}
+    room[model.device] -= pixel_bytes(model)
+    return max(1, min(room[device] // size for device, size in needed.items()))
 
 
 def slot_bytes(model: "ImageModel", config: RunConfig) -> int:
@@ -65,6 +74,45 @@ def _cache_by_device(model: "ImageModel", config: RunConfig) -> Counter[torch.de
     for layer in model.new_cache(1, 1).kv_layers:
         size[layer.keys.device] += n_slots * (layer.keys.nbytes + layer.values.nbytes)
     return size
+
+
+def pixel_bytes(model: "ImageModel") -> int:
+    """Return the most bytes that decoding the pixels of one image holds, without the weights.
+
+    Counted on the meta device, where nothing is computed. The workspaces of cuDNN come on top.
+    """
+    decoder, layout = model.vq_decoder, model.layout
+    if not isinstance(decoder, nn.Module):
+        return 0
+    weights = [*decoder.named_parameters(), *decoder.named_buffers()]
+    on_meta = {name: torch.empty_like(weight, device="meta") for name, weight in weights}
+    codes_1HW = torch.zeros(1, layout.rows, layout.columns, dtype=torch.int64, device="meta")
+    with torch.no_grad(), _LiveBytes() as live:
+        functional_call(decoder, on_meta, (codes_1HW,))
+    return live.most
+
+
+class _LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the results of operations that are alive, and their peak `most`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._alive: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation and count what it returns."""
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._alive:  # not a view
+                    self._alive[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self._alive.pop, storage._cdata, None)
+        self.most = max(self.most, sum(self._alive.values()))
+        return result
 
 
 def usable(free: int) -> int:

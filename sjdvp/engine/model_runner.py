@@ -23,6 +23,7 @@ _MIN_PRODUCT_ROWS = 4
 _EXACT_UNIT = 512
 _FINE_UNIT = 64
 _MAX_BUCKETS = 8
+_PROMPT_UNIT = 16  # prompts of like length share a shape: a new one costs a GPU up to 450 ms
 
 
 class ModelRunner:
@@ -51,14 +52,14 @@ class ModelRunner:
         branches = (prompt.cond, prompt.uncond)[: self.n_branches]
         sequences = [slot + branch * self.batch_size for branch in range(self.n_branches)]
         lengths = [len(branch.visible_P) for branch in branches]
-        n_prompt = max(lengths)
+        n_prompt = -(-max(lengths) // _PROMPT_UNIT) * _PROMPT_UNIT
         x_RPD = torch.stack([_padded_embeds(branch, n_prompt) for branch in branches])
         visible_RP = torch.stack([_padded_visible(branch, n_prompt) for branch in branches])
         slots_RP = torch.arange(n_prompt, device=x_RPD.device).expand(len(branches), -1)
         cache = self.model.new_cache(len(branches), n_prompt)
         h_RPD = self.model.hidden(x_RPD, slots_RP, _mask(slots_RP, slots_RP[0], visible_RP), cache)
         self._cache.copy_sequences(sequences, cache)
-        self._n_prompt[slot] = n_prompt
+        self._n_prompt[slot] = max(lengths)
         self._start_R[sequences] = torch.tensor(lengths, device=x_RPD.device)
         self._visible_RC[sequences] = True
         self._visible_RC[sequences, :n_prompt] = visible_RP

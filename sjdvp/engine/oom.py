@@ -17,7 +17,10 @@ _MESSAGES = (
     "can't allocate memory",
     "not enough memory",
     "CUDA error: out of memory",
+    "CUDA driver error: out of memory",  # expandable segments
     "STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # no memory for the handle
+    "Unable to find a valid cuDNN algorithm",  # no memory for any workspace
 )
 
 
@@ -110,10 +113,16 @@ def must_fit(what: str, device: torch.device, hint: str = "see `sjdvp doctor`") 
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that the device or the machine has no memory left."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        message in str(error) for message in _MESSAGES
-    )
+    """Return whether an error says that the device or the machine has no memory left.
+
+    An error that was raised while another was handled counts by either: out of memory inside a
+    capture ends the capture, which fails too and hides the cause.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if any(message in str(error) for message in _MESSAGES):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 def release_memory() -> None:

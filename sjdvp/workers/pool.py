@@ -1,11 +1,12 @@
 """An ImageGenerator made of worker processes; a worker that dies is replaced."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -21,6 +22,7 @@ from sjdvp.workers.process import Broken, InProgress, Take, work
 _POLL_S = 0.1  # between two questions to a queue that had nothing
 _EXIT_S = 2.0  # to wait for a process whose pipe is closed
 _JOB_TRIES = 3  # a job that this many workers died with is taken for the cause
+_AHEAD = 16  # jobs per worker that are taken in advance, to share them evenly
 _MOST_DEATHS = 3  # in a row, without an image; then a worker is not replaced
 
 
@@ -57,6 +59,7 @@ class Workers:
         self._tries: Counter[Job] = Counter()
         self._deaths: Counter[int] = Counter()  # by worker number, since its last image
         self._workers: dict[int, _Worker] = {}  # by worker number
+        self._ahead: deque[Job] = deque()  # taken from the queue, not sent to a worker yet
 
     def start(self) -> None:
         """Start all processes; `close` must follow."""
@@ -151,7 +154,21 @@ class Workers:
             if not worker.held and (retry[1] != worker.device or self._only(worker.device)):
                 self._retries.remove(retry)
                 return retry[0]
-        return source.take(wait=False)
+        return self._fair_share(worker, source)
+
+    def _fair_share(self, worker: _Worker, source: JobQueue) -> Job | None:
+        """Return the next job unless the worker holds its share of the jobs that are known.
+
+        Without this, the first workers would fill their batches while others stay idle.
+        """
+        while len(self._ahead) < _AHEAD * len(self._workers):
+            job = source.take(wait=False)
+            if job is None:
+                break
+            self._ahead.append(job)
+        n_held = sum(len(other.held) for other in self._workers.values())
+        share = math.ceil((n_held + len(self._ahead)) / len(self._workers))
+        return self._ahead.popleft() if self._ahead and len(worker.held) < share else None
 
     def _only(self, device: str) -> bool:
         return all(worker.device == device for worker in self._workers.values())

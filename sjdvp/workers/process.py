@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
 from sjdvp.config import RunConfig
@@ -74,6 +74,7 @@ def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> N
     os.environ["HF_HUB_OFFLINE"] = "1"  # before any module reads it: the parent has fetched all
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    config = _with_own_gpu(config)
     try:
         open_generator: OpenGenerator = pickle.loads(pickled)
         with open_generator(config) as generator:
@@ -86,6 +87,21 @@ def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> N
             pipe.send(
                 Broken(error if isinstance(error, SjdvpError) else None, traceback.format_exc())
             )
+
+
+def _with_own_gpu(config: RunConfig) -> RunConfig:
+    """Hide all GPUs but the one of this worker, which then is cuda:0.
+
+    A library that names no device would otherwise make a context on the first GPU, in every
+    worker.
+    """
+    kind, _, index = config.run.device.partition(":")
+    if kind != "cuda" or not index:
+        return config
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else []
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[int(index)] if names else index
+    return replace(config, run=replace(config.run, device="cuda:0"))
 
 
 def _end_with_parent() -> None:

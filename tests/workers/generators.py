@@ -80,7 +80,7 @@ def open_timed(config: RunConfig) -> Iterator[Timed]:
 @contextmanager
 def open_picky(config: RunConfig) -> Iterator[Obedient]:
     """A machine whose second device breaks on everything."""
-    if config.run.device == "cuda:1":
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "1":
         raise RuntimeError("this device is lost")
     yield Obedient(batch=1)
 

@@ -1,10 +1,13 @@
 """Several processes for one run: every image comes out right, whichever of them dies on the way."""
 
+import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +15,20 @@ from sjdvp.config import RunConfig, RunSettings
 from sjdvp.errors import DeviceError, WeightsError
 from sjdvp.events import ignore
 from sjdvp.generate import Request, generate
+from sjdvp.jobs import Job, JobList
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.signals import STOPPING
-from sjdvp.workers.pool import open_workers
+from sjdvp.workers.pool import Workers, _Worker, open_workers
+from sjdvp.workers.process import _with_own_gpu
 from tests.fake_generator import FakeGenerator
-from tests.workers.generators import open_obedient, open_picky, open_timed, open_without_weights
+from tests.workers.generators import (
+    open_obedient,
+    open_picky,
+    open_quick,
+    open_timed,
+    open_without_weights,
+)
 
 pytestmark = pytest.mark.process
 
@@ -158,3 +169,26 @@ def test_signals_are_held_back_from_the_first_moment():
     masks = [int(mask, 16) for mask in re.findall(r"^SigBlk:\s*(\w+)$", told, re.MULTILINE)]
     assert len(masks) == 2
     assert all(mask >> signum - 1 & 1 for mask in masks for signum in STOPPING)
+
+
+def test_few_images_are_shared_by_all_workers():
+    """32 images on 8 GPUs with room for 16 each: every worker gets 4."""
+    jobs = [Job(i, 0, i, "") for i in range(32)]
+    workers = Workers(RunConfig(), [f"cuda:{i}" for i in range(8)], open_quick, print)
+    queue = JobList(jobs)
+    for number in range(8):
+        pipe = SimpleNamespace(send=lambda job: None)
+        workers._workers[number] = _Worker(f"cuda:{number}", None, pipe)
+    for worker in workers._workers.values():  # each fills its batch slots, one after the other
+        for _ in range(16):
+            workers._answer(worker, workers._next(worker, queue), wait=False)
+    assert [len(worker.held) for worker in workers._workers.values()] == [4] * 8
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(None, "3"), ("5,6,7,2", "2")])
+def test_a_worker_sees_its_gpu_alone(monkeypatch, visible, expected):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    config = _with_own_gpu(replace(RunConfig(), run=RunSettings(device="cuda:3")))
+    assert (config.run.device, os.environ["CUDA_VISIBLE_DEVICES"]) == ("cuda:0", expected)
