@@ -36,15 +36,17 @@ from sjdvp.runs.prompts import (
     read_prompts,
     stream_prompts,
 )
+from sjdvp.runs.prompts.asked import check_asked
 from sjdvp.runs.redo import Kind as RedoKind
 from sjdvp.runs.run_json import PickWindow, Wanted, given_window
-from sjdvp.runs.sharding import Ranges, Selection, Shard, rank
+from sjdvp.runs.sharding import Ranges, Selection, Shard, image_file, rank
 from sjdvp.runs.signals import stoppable
 from sjdvp.runs.summary import RunCounts, RunSummary, TruncationWarnings
 from sjdvp.runs.writer import Background
 from sjdvp.text import counted
 
 _SMALLEST_AUTO_BATCH = 4
+_FIRST_FILES = 3  # named by a preview
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Preview:
     duplicates: int
     empty_rows: int = 0  # skipped, as they hold no prompt
     notes: tuple[str, ...] = ()  # parts of the prompt files that are not read
+    files: tuple[str, ...] = ()  # of the first images, relative to the run folder
 
 
 def preview(request: Request) -> Preview:
@@ -145,7 +148,15 @@ def preview(request: Request) -> Preview:
         prompts.duplicates,
         prompts.empty,
         prompts.notes,
+        tuple(itertools.islice(_files(request, prompts), _FIRST_FILES)),
     )
+
+
+def _files(request: Request, prompts: PromptSet) -> Iterator[str]:
+    for prompt in filter(lambda prompt: request.shard.takes(prompt.index), prompts.prompts):
+        copies = prompt.copies(request.wanted.images_per_prompt)
+        for sample in request.wanted.samples(prompt):
+            yield image_file(prompt.index, sample, copies)
 
 
 def generate(
@@ -197,9 +208,10 @@ def _read(request: Request) -> PromptSet | None:
         prompts = read_prompts(request.prompts, request.reading)
     else:
         prompts = inline_prompts(request.inline, request.reading)
+    check_asked(prompts.prompts, request.config)
     _require_rows(request.selection, len(prompts), prompts.source)
     _require_rows(Selection(request.updates or None), len(prompts), prompts.source)
-    images = sum(len(request.wanted.samples(prompt.index)) for prompt in prompts.prompts)
+    images = sum(len(request.wanted.samples(prompt)) for prompt in prompts.prompts)
     if request.image_seed is not None and images != 1:
         raise ConfigError(
             f"--image-seed is the seed of one image, and {counted(images, 'image')} would get it",
@@ -300,6 +312,7 @@ class _Run:
         with self.folder.prompts_log() as prompts_log:
 
             def tasks(prompt: Prompt) -> list[Task]:
+                check_asked([prompt], request.config)
                 prompts_log.add([prompt])
                 self.count((prompt,))
                 return self.plan.tasks(prompt)

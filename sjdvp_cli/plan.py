@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,13 +19,11 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
     from sjdvp.generate import preview
 
     config, seen = request.config, preview(request)
-    files = _first_files(request, seen.requested)
     if as_json:
         typer.echo(
             json.dumps(
                 {
                     **asdict(seen),
-                    "files": files,
                     "out": str(request.out),
                     "settings": config.pixel_settings(),
                 }
@@ -44,7 +41,7 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
         "empty rows": f"{seen.empty_rows} skipped" if seen.empty_rows else None,
         "left out": "; ".join(seen.notes) or None,
         "shard": request.shard,
-        "files": ", ".join([str(request.out / file) for file in files] + ["…"]),
+        "files": ", ".join([str(request.out / file) for file in seen.files] + ["…"]),
         "profile": f"{config.profile} ({config.model.backbone})",
         "size": f"{config.model.width}x{config.model.height}"
         if config.model.width
@@ -61,17 +58,3 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
     rows = [[key, str(value)] for key, value in plan.items() if value is not None]
     show_table(["what", "value"], rows)
     return 0
-
-
-def _first_files(request: "Request", requested: int | None, most: int = 3) -> list[str]:
-    """Return the names of the first images, in the order of the prompts."""
-    from sjdvp.runs.sharding import image_file
-
-    copies, end = request.config.run.num_images_per_prompt, request.selection.end
-    rows = (
-        row
-        for row in (count() if end is None else range(end))
-        if request.shard.takes(row) and request.selection.takes(row)
-    )
-    files = (image_file(row, sample, copies) for row in rows for sample in range(copies))
-    return list(islice(files, most if requested is None else min(most, requested)))

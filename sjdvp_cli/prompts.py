@@ -107,6 +107,14 @@ class Reading:
     skip_empty: Annotated[
         bool, _prompts("--skip-empty", help="Skip rows without a prompt instead of refusing them.")
     ] = False
+    ignore_columns: Annotated[
+        bool,
+        _prompts(
+            "--ignore-columns",
+            help="Do not use the columns seed, n, width, height, size, cfg_scale, negative_prompt "
+            "and filename; they are carried like others.",
+        ),
+    ] = False
     template: Annotated[
         str,
         _prompts(
@@ -129,6 +137,7 @@ class Reading:
             id_column=self.id_column,
             ids=not self.no_ids,
             skip_empty=self.skip_empty,
+            ignore_columns=self.ignore_columns,
             template=self.template,
         )
 

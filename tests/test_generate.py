@@ -28,7 +28,7 @@ from sjdvp.events import (
     RunStarted,
     ignore,
 )
-from sjdvp.generate import Request, generate, preview
+from sjdvp.generate import Preview, Request, generate, preview
 from sjdvp.jobs import Job
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
@@ -321,7 +321,8 @@ def test_preview_writes_nothing(tmp_path, good):
     request = Request(
         config(num_images_per_prompt=2), tmp_path / "out", prompts=good, shard=Shard(1, 2)
     )
-    assert preview(request) == type(preview(request))(10, 0, 7, "txt", 0, 0)
+    files = tuple(f"images/{name}.png" for name in ("000001_00", "000001_01", "000003_00"))
+    assert preview(request) == Preview(10, 0, 7, "txt", 0, 0, files=files)
     assert not request.out.exists()
     run(dataclasses.replace(request, selection=Selection(limit=4)))
     assert preview(request).done == 4

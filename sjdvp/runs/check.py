@@ -66,7 +66,8 @@ def check_folder(out: Path) -> CheckReport:
     corrupt: list[Finding] = []
     for prompt, key in expected:
         entry = entries.get(key)
-        file = (entry.file if entry else None) or image_file(*key, images_per_prompt=copies)
+        name = image_file(*key, images_per_prompt=prompt.copies(copies))
+        file = (entry.file if entry else None) or name
         if entry is not None and not entry.is_of(prompt):
             missing.append(Finding(file, "generated from an earlier text of its prompt"))
         elif entry is None or not entry.ok or file not in files:

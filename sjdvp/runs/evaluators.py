@@ -124,6 +124,7 @@ def t2i_compbench(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
     The evaluator takes the prompt from the name, up to the first "_", and sorts by the number. An
     image is left out when a file name cannot hold its prompt.
     """
+    most = max((len(each.images) for each in prompts), default=1)
     for each in prompts:
         text = each.benchmark_prompt
         if safe_name(text) != text or "_" in text:
@@ -131,7 +132,7 @@ def t2i_compbench(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
                 yield LeftOut(f"row {each.row}: a file name cannot hold its prompt")
             continue
         for sample, image in each.present():
-            number = each.row * len(each.images) + sample
+            number = each.row * most + sample
             yield ExportedImage(f"samples/{text}_{number:06d}.png", image, each.row)
 
 
@@ -306,8 +307,8 @@ def _first_image(each: PromptImages, name: str) -> Iterator[ExportItem]:
 
 
 def _flat_name(each: PromptImages, sample: int, image: Path) -> str:
-    given = each.prompt.extra.get("filename")
-    if not (isinstance(given, str) and given.strip()):
+    given = each.prompt.asked.get("filename")
+    if given is None:
         return Path(image_file(each.row, sample, len(each.images))).stem + image.suffix
     own = safe_name(_stem(given) if Path(given).suffix.lower() in IMAGE_SUFFIXES else given)
     return own + (f"_{sample:02d}" if len(each.images) > 1 else "") + image.suffix

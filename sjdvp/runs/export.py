@@ -139,7 +139,7 @@ def _prompt_images(out: Path, left_out: list[str]) -> Iterator[PromptImages]:
     model = Path(str(settings.get("path") or settings["backbone"])).name
     samples = max(wanted.images_per_prompt for wanted in folder.info.wanted)
     for prompt, expected in folder.expected():
-        images: list[Path | None] = [None] * samples
+        images: list[Path | None] = [None] * prompt.copies(samples)
         for sample in expected:
             entry = entries.get((prompt.index, sample))
             problem = _problem(out, prompt, entry, owners)

@@ -112,7 +112,7 @@ class RunFolder:
     def expected(self) -> Iterator[tuple[Prompt, list[int]]]:
         """Yield each prompt that any command asked for, with its samples, in row order."""
         for prompt in read_prompts_log(self.root):
-            samples = {s for wanted in self.info.wanted for s in wanted.samples(prompt.index)}
+            samples = {s for wanted in self.info.wanted for s in wanted.samples(prompt)}
             if samples:
                 yield prompt, sorted(samples)
 

@@ -62,7 +62,7 @@ class Plan:
 
     def _states(self, prompt: Prompt) -> Iterator[tuple[int, ImageState]]:
         if self.shard.takes(prompt.index):
-            for sample in self.wanted.samples(prompt.index):
+            for sample in self.wanted.samples(prompt):
                 yield sample, self._state(prompt, sample)
 
     def _state(self, prompt: Prompt, sample: int) -> ImageState:
@@ -82,9 +82,17 @@ class Plan:
             reroll += 1
         seed = self.image_seed
         if seed is None:
-            seed = image_seed(self.seed, prompt.index, sample, reroll)
+            seed = task_seed(self.seed, prompt, sample, reroll)
         job = Job(prompt.index, sample, seed, prompt.text)
         return Task(prompt, job, entry.attempt + 1 if entry else 1, reroll)
+
+
+def task_seed(run_seed: int, prompt: Prompt, sample: int, reroll: int) -> int:
+    """Return the seed of an image: of the first one, the seed that its row asks for, if any."""
+    own = prompt.asked.get("seed")
+    if own is None:
+        return image_seed(run_seed, prompt.index, sample, reroll)
+    return image_seed(own, 0, sample, reroll) if sample or reroll else int(own)
 
 
 class TaskQueue:

@@ -11,10 +11,10 @@ from sjdvp.runs.atomic import write_atomic
 from sjdvp.runs.jsonl import Appender, JsonRow, encode_row, numbered_rows
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import PROMPTS, Ranges, in_ranges
-from sjdvp.runs.strict_json import inner, optional, text, whole
+from sjdvp.runs.strict_json import absent_or, inner, optional, text, whole
 from sjdvp.text import printable
 
-_KEYS = ("index", "id", "prompt", "digest", "extra")
+_KEYS = ("index", "id", "prompt", "digest", "extra", "asked")
 
 
 class PromptsLog:
@@ -58,7 +58,10 @@ class PromptsLog:
 
 def read_prompts_log(root: Path) -> Iterator[Prompt]:
     """Yield the prompts of a run folder in row order; raises FolderError."""
-    return (Prompt(row["index"], row["prompt"], row["id"], row["extra"]) for row in _rows(root))
+    return (
+        Prompt(row["index"], row["prompt"], row["id"], row["extra"], row.get("asked", {}))
+        for row in _rows(root)
+    )
 
 
 def check_unchanged(root: Path, prompts: Sequence[Prompt], updates: Ranges = ()) -> None:
@@ -103,6 +106,8 @@ def _check(row: JsonRow, index: int) -> None:
     text(row, "digest")
     optional(text, row, "id")
     inner(row, "extra")
+    for key in ("n", "seed"):
+        absent_or(whole, inner(row, "asked") if "asked" in row else {}, key)
     if whole(row, "index") != index:
         raise ValueError(f"index must be {index}, found {row['index']}")
     unknown = [key for key in row if key not in _KEYS]
@@ -121,11 +126,12 @@ def _row(prompt: Prompt) -> dict[str, Any]:
         "prompt": prompt.text,
         "digest": prompt.digest,
         "extra": dict(prompt.extra),
+        **({"asked": dict(prompt.asked)} if prompt.asked else {}),
     }
 
 
 def _changed(old: JsonRow, new: JsonRow) -> FolderError:
-    key = next(key for key in new if old.get(key) != new[key])
+    key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
     was, now = (printable(repr(row.get(key)))[:200] for row in (old, new))
     return FolderError(
         f"row {new['index']} of the prompts has changed since this folder was made: "

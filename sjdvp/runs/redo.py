@@ -35,7 +35,7 @@ class Redo:
 
     def is_due(self, key: ImageKey) -> bool:
         """Return whether the image is still to be generated again."""
-        return key[1] in self.wanted.samples(key[0]) and key not in self.done
+        return self.wanted.covers(*key) and key not in self.done
 
 
 def find_redo(root: Path, shard: Shard) -> Redo | None:

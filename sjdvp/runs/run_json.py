@@ -15,7 +15,7 @@ from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
 from sjdvp.runs.atomic import write_atomic
-from sjdvp.runs.prompts.model import PromptSet
+from sjdvp.runs.prompts.model import Prompt, PromptSet
 from sjdvp.runs.sharding import RUN, Selection, new_run_seed
 from sjdvp.runs.strict_json import (
     absent_or,
@@ -43,13 +43,18 @@ class Wanted:
     selection: Selection = dataclasses.field(default_factory=Selection)
     sample: int | None = None  # the only one of each prompt; None: all
 
-    def samples(self, row: int) -> range:
-        """Return the samples of a prompt row that are asked for."""
-        if not self.selection.takes(row):
+    def samples(self, prompt: Prompt) -> range:
+        """Return the samples of a prompt that are asked for."""
+        if not self.selection.takes(prompt.index):
             return range(0)
+        count = prompt.copies(self.images_per_prompt)
         if self.sample is not None:
-            return range(self.sample, self.sample + 1)
-        return range(self.images_per_prompt)
+            return range(self.sample, min(self.sample + 1, count))
+        return range(count)
+
+    def covers(self, row: int, sample: int) -> bool:
+        """Return whether a sample is asked for of a row, if the prompt has so many images."""
+        return self.selection.takes(row) and self.sample in (None, sample)
 
     def as_json(self) -> dict[str, Any]:
         """Return the form in run.json."""

@@ -78,7 +78,8 @@ class ImageWriter:
         row = self.rows.begin(prompt, image, task.attempt, task.reroll)
         if image.image_HWC is not None:
             start = time.perf_counter()
-            file = image_file(prompt.index, image.job.sample, self.images_per_prompt)
+            copies = prompt.copies(self.images_per_prompt)
+            file = image_file(prompt.index, image.job.sample, copies)
             data = encode_png(
                 image.image_HWC, metadata(row, self.rows.config.model) if self.with_metadata else {}
             )

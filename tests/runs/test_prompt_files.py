@@ -115,11 +115,11 @@ def test_a_first_line_with_nothing_but_a_bom_is_blank(tmp_path):
 
 
 def test_csv_follows_rfc_4180(tmp_path):
-    data = 'id,Prompt,n\nx,"a, ""b""\r\nc",0\n\n,NA,\n'
+    data = 'id,Prompt,note\nx,"a, ""b""\r\nc",0\n\n,NA,\n'
     prompts = read(tmp_path, data.encode(), "p.csv")
     assert texts(prompts) == ['a, "b"\nc', "NA"]
     assert [p.id for p in prompts.prompts] == ["x", None]
-    assert prompts.prompts[0].extra == {"n": "0"}
+    assert prompts.prompts[0].extra == {"note": "0"}
     assert prompts.skipped == 1
 
 

@@ -16,6 +16,12 @@ class Prompt:
     extra: Mapping[str, Any] = field(
         default_factory=dict
     )  # columns or keys that came with it, plain JSON values
+    # What these columns ask for, see `sjdvp.runs.prompts.asked`: seed, n, filename, ...
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    def copies(self, images_per_prompt: int) -> int:
+        """Return the number of its images, where other prompts have `images_per_prompt`."""
+        return int(self.asked.get("n", images_per_prompt))
 
     @property
     def digest(self) -> str:

@@ -21,6 +21,7 @@ class ReadOptions:
     id_column: str = ""  # "": the column `id`, where there is one
     ids: bool = True  # False: prompts have no id, and a column `id` is carried like others
     skip_empty: bool = False  # rows without a prompt are left out, not an error
+    ignore_columns: bool = False  # seed, n, size and so on are plain columns
     template: str = ""  # '{prompt}, flat design': what to make of the prompt and other columns
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sjdvp.errors import PromptError
+from sjdvp.runs.prompts.asked import IGNORE, read_asked
 from sjdvp.runs.prompts.folder import Part, open_folder
 from sjdvp.runs.prompts.model import Prompt, PromptSet
 from sjdvp.runs.prompts.open import open_text
@@ -139,8 +140,12 @@ class _Numbering:
             return Problem(row.where, message, "--no-ids leaves it a column like others")
         if row.id is not None:
             self._places[row.id] = row.where
+        try:
+            asked = {} if self._options.ignore_columns else read_asked(row.extra)
+        except ValueError as error:
+            return Problem(row.where, str(error), IGNORE)
         self._index += 1
-        return Prompt(self._index - 1, row.text, row.id, row.extra)
+        return Prompt(self._index - 1, row.text, row.id, row.extra, asked)
 
 
 def _placed(part: Part, item: Found) -> Found:

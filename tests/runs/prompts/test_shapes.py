@@ -148,7 +148,7 @@ def test_a_tsv_with_quoted_cells_is_not_taken_literally_by_accident(tmp_path):
 
 
 def test_yaml_scalars_stay_text_and_its_traps_are_refused(tmp_path):
-    found = read(tmp_path, "p.yaml", "007: {prompt: no}\n010: {prompt: 1e5, n: ~}\n")
+    found = read(tmp_path, "p.yaml", "007: {prompt: no}\n010: {prompt: 1e5, m: ~}\n")
     assert (ids(found), texts(found)) == (["007", "010"], ["no", "1e5"])
     assert "aliases" in refusal(tmp_path, "p.yaml", "- &a x\n- *a\n")
     assert "stands twice" in refusal(tmp_path, "p.yaml", "prompt: a\nprompt: b\n")
