@@ -1,13 +1,13 @@
-"""The side-by-side benchmark: `python -m benchmarks [TABLE ...]`. Markdown tables, row by row as they come.
+"""Compare sjdvp with what people run otherwise: `python -m benchmarks [TABLE ...]`, from a checkout.
 
-    steps      a step over the bare forward, both models          about 3 minutes (bfloat16 two of them)
-    published  our step against a loop in the published style     about 4 minutes (bfloat16 three of them)
-    latency    one image: the best lossless preset against ar     about 3 minutes (bfloat16 two of them)
-    images     images a second over batch and window              about 15 minutes; --batches 4,8 --image-windows 4 for a few points
-    start      start-up of the command line                       about 2 minutes
+    steps      a decode step and the bare forward pass, two models    about 3 minutes
+    published  our step and a loop in the published style             about 4 minutes
+    latency    one image: the best lossless preset and `ar`           about 3 minutes
+    images     images per second over batch sizes and windows         about 15 minutes
+    startup    from the shell to the help and to the first image      about 2 minutes
 
-The time of one thread is its processor seconds: what a clock shows on a machine with nothing else to do, and nearly the same on a
-busy one.
+Prints Markdown tables, row by row. With one thread, times are processor seconds: what a clock shows
+on an idle machine, and nearly the same on a busy one.
 """
 
 import argparse
@@ -15,15 +15,15 @@ import argparse
 import torch
 
 from benchmarks.images import images
-from benchmarks.start import start
-from benchmarks.tables import latency, published_style, steps
+from benchmarks.startup import startup
+from benchmarks.tables import latency, published, steps
 
 TABLES = {
     "steps": steps,
-    "published": published_style,
+    "published": published,
     "latency": latency,
     "images": images,
-    "start": start,
+    "startup": startup,
 }
 
 
@@ -37,43 +37,27 @@ def dtypes(text):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "tables", nargs="*", metavar="TABLE", choices=[*TABLES, []], help="default: all"
+    add = parser.add_argument
+    add("tables", nargs="*", metavar="TABLE", choices=[*TABLES, []], help="default: all")
+    add(
+        "--dtypes", type=dtypes, default="float32,bfloat16", help="of the large model and of images"
     )
-    parser.add_argument(
-        "--dtypes",
-        type=dtypes,
-        default="float32,bfloat16",
-        help="of the large transformer, and of images",
-    )
-    parser.add_argument(
-        "--windows", type=numbers, default="16,32", help="of steps, published and latency"
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--batches", type=numbers, default="1,8,32,48", help="of images; empty: only generate"
-    )
-    parser.add_argument("--image-windows", type=numbers, default="1,4,8,16", help="of images")
-    parser.add_argument(
+    add("--windows", type=numbers, default="16,32", help="of steps, published and latency")
+    add("--repeats", type=int, default=5, help="measurements of each figure after one to warm up")
+    add("--batches", type=numbers, default="1,8,32,48", help="of images; empty: only generate")
+    add("--image-windows", type=numbers, default="1,4,8,16", help="of images")
+    add(
         "--generate",
         type=numbers,
         default="1,8,32,96",
-        help="batches of transformers' generate; empty: none",
+        help="batch sizes of transformers' generate",
     )
-    parser.add_argument(
-        "--step",
-        choices=["eager", "compile"],
-        default="eager",
-        help="form of the step of the embedded model",
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=1,
-        help="with more than one, times are the wall's: on a quiet machine only",
-    )
+    add("--step", choices=["eager", "compile"], default="eager", help="of the embedded model")
+    add("--threads", type=int, default=1, help="above 1, times are wall time: on an idle machine")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for name in options.tables or TABLES:

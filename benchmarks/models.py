@@ -1,4 +1,4 @@
-"""The two models of the benchmark: the embedded one, and a transformer of about 350 M random weights with scripted acceptance."""
+"""The two models: the embedded one, and a transformer of 365 M random weights."""
 
 from dataclasses import replace
 from functools import cache
@@ -6,26 +6,25 @@ from functools import cache
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from benchmarks.ours import OurLoop
-from benchmarks.processors import Vocabulary
-from benchmarks.published import PublishedLoop
+from benchmarks.engine_loop import EngineLoop
+from benchmarks.published_loop import PublishedLoop, Vocabulary
 from sjdvp.models import open_model
 from sjdvp.models.random_weights import ModelShape, open_random_model
 from sjdvp.profiles import resolve
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary()
-LARGE = ModelShape(
-    18, 1024, 2816, 16, 16, len(VOCABULARY.tokens)
-)  # 231 M in the layers; 365 M with table and head of the vocabulary
-SIDE = 32  # tokens in a row, and rows, of its images
-ACCEPT = 2  # drafts that stand in each step: three tokens a forward, as reported for Lumina-mGPT (2,390 tokens in 720 forward passes)
+# 231 M weights in the layers, 365 M with the table and the head of the vocabulary.
+LARGE = ModelShape(18, 1024, 2816, 16, 16, len(VOCABULARY.image_tokens))
+SIDE = 32  # image tokens in an image row, and image rows, of the large model
+# Draft tokens accepted in each step, scripted for random weights: three tokens per forward pass, as
+# reported for Lumina-mGPT (2,390 tokens in 720 forward passes).
+ACCEPT = 2
 
 
 def small_config(decoder, window, **more):
-    return resolve(
-        "emoji", {"decoder.preset": decoder, "decoder.window": str(window), **more}
-    ).config
+    settings = {"decoder.preset": decoder, "decoder.window": str(window), **more}
+    return resolve("emoji", settings).config
 
 
 @cache
@@ -34,15 +33,13 @@ def small_model(dtype):
 
 
 def small(decoder, window, batch_size=1, step="auto", dtype=torch.float32):
-    return OurLoop(
-        small_model(dtype), small_config(decoder, window, **{"run.step": step}), batch_size
-    )
+    config = small_config(decoder, window, **{"run.step": step})
+    return EngineLoop(small_model(dtype), config, batch_size)
 
 
 def large_config(decoder, window):
-    config = resolve(
-        "lumina-mgpt-7b-768", {"decoder.preset": decoder, "decoder.window": str(window)}
-    ).config
+    settings = {"decoder.preset": decoder, "decoder.window": str(window)}
+    config = resolve("lumina-mgpt-7b-768", settings).config
     return replace(config, model=replace(config.model, width=16 * SIDE, height=16 * SIDE))
 
 
@@ -52,31 +49,30 @@ def large_model(dtype):
 
 
 def large(dtype, window):
-    """Our loop: plain decoding at window 1, the best lossless preset else."""
-    return OurLoop(
-        large_model(dtype),
-        large_config("best" if window > 1 else "ar", window),
-        1,
-        min(ACCEPT, window - 1),
-    )
+    """Return our loop on the large model: `ar` with window 1, else the best lossless preset."""
+    config = large_config("best" if window > 1 else "ar", window)
+    return EngineLoop(large_model(dtype), config, 1, min(ACCEPT, window - 1))
 
 
 @cache
 def published_transformer(dtype):
-    """Return a transformer as transformers makes it and a head, of the same shapes, with a table of the whole vocabulary."""
+    """Return a plain Llama of the same shapes, and a head over the whole vocabulary."""
     settings = LlamaConfig(
-        vocab_size=VOCABULARY.size, hidden_size=LARGE.hidden, intermediate_size=LARGE.feed_forward,
-        num_hidden_layers=LARGE.n_layers, num_attention_heads=LARGE.n_heads, num_key_value_heads=LARGE.n_kv_heads,
-    )  # fmt: skip
+        vocab_size=VOCABULARY.size,
+        hidden_size=LARGE.hidden,
+        intermediate_size=LARGE.feed_forward,
+        num_hidden_layers=LARGE.n_layers,
+        num_attention_heads=LARGE.n_heads,
+        num_key_value_heads=LARGE.n_kv_heads,
+    )
     decoder = LlamaModel(settings).to(dtype).eval().requires_grad_(False)
     return decoder, decoder.embed_tokens.weight.detach().clone()
 
 
 def published(dtype, window):
     sampling = large_config("sjd", window).sampling
-    loop = PublishedLoop(
-        *published_transformer(dtype), SIDE, window, sampling.cfg_scale, sampling.top_k, ACCEPT
-    )
+    decoder, head_VD = published_transformer(dtype)
+    loop = PublishedLoop(decoder, head_VD, SIDE, window, sampling.cfg_scale, sampling.top_k, ACCEPT)
     text = torch.randint(10000, VOCABULARY.size, (1, 31))
     loop.start(torch.cat([text, torch.tensor([[VOCABULARY.image_start]])], 1))
     return loop

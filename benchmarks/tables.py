@@ -1,127 +1,82 @@
-"""The tables of the benchmark but for whole images and start-up. Alternatives take turns; medians of at least five, with the
-interquartile range after ±.
-"""
+"""The tables of single steps. Alternatives take turns; medians, with the interquartile range."""
 
 from functools import partial
 
-from benchmarks.models import ACCEPT, large, published, small
-from benchmarks.passes import passes
-from benchmarks.reads import host_reads
-from benchmarks.timing import Timed, head, in_turns, ms, outside, row
+from benchmarks.counting import host_reads, passes
+from benchmarks.models import ACCEPT, large, small
+from benchmarks.models import published as published_loop
+from benchmarks.timing import Timed, in_turns, milliseconds, outside_ms, print_head, print_row
 
 EMBEDDED = (("ar", 1), ("sjd", 16), ("sjdvp", 16), ("best", 16), ("best", 32))
 
 
 def steps(options):
-    """Figure 1: a step over the bare forward of the same shapes."""
-    columns = (
-        "model",
-        "dtype",
-        "decoder, window",
-        "forward ms",
-        "step ms",
-        "ratio",
-        "outside ms",
-        "passes",
-        "reads",
-    )
-    head("A step over the bare forward", *columns)
-    loops = [
-        (
-            f"embedded, {options.step}",
-            "float32",
-            f"{decoder}, {window}",
-            partial(small, decoder, window, step=options.step),
-        )
-        for decoder, window in EMBEDDED
-        if options.step == "eager" or decoder != "ar"
-    ]
-    loops += [
-        (
-            "365 M",
-            _name(dtype),
-            f"{'best' if window > 1 else 'ar'}, {window}",
-            partial(large, dtype, window),
-        )
-        for dtype in options.dtypes
-        for window in (1, *options.windows)
-    ]
-    for *names, make in loops:
+    """A decode step, and the bare forward pass of the same shapes."""
+    print_head(
+        "A decode step and the bare forward pass",
+        "model", "dtype", "decoder, window", "forward ms", "step ms", "ratio", "outside ms",
+        "passes", "host reads",
+    )  # fmt: skip
+    compiled = options.step == "compile"
+    for *names, make in [*embedded_loops(options), *large_loops(options)]:
         loop = make()
-        reads = (
-            host_reads(loop.step) if options.step == "eager" else "–"
-        )  # counting would compile it anew
-        time = in_turns(
-            options.repeats, forward=partial(ms, loop.bare_forward), step=partial(ms, loop.step)
-        )
-        rest = in_turns(options.repeats, outside=partial(outside, loop))["outside"]
-        row(
-            *names,
-            time["forward"],
-            time["step"],
-            time["step"] / time["forward"],
-            rest,
-            passes(loop.engine),
-            reads,
-        )
+        reads = "–" if compiled else host_reads(loop.step)  # counting would compile it anew
+        forward, step = partial(milliseconds, loop.bare_forward), partial(milliseconds, loop.step)
+        ms = in_turns(options.repeats, forward=forward, step=step)
+        rest = in_turns(options.repeats, outside=partial(outside_ms, loop))["outside"]
+        ratio = ms["step"] / ms["forward"]
+        print_row(*names, ms["forward"], ms["step"], ratio, rest, passes(loop.engine), reads)
 
 
-def published_style(options):
-    """Figure 2: our step against the published style, 365 M, vocabulary 65,536, batch 1 with guidance."""
-    columns = (
-        "dtype, window",
-        "published ms",
-        "ours ms",
-        "published / ours",
-        "outside: published ms",
-        "ours ms",
-        "reads",
-        "ours",
-    )
-    head(f"Against a loop in the published style ({ACCEPT} drafts stand in each step)", *columns)
+def embedded_loops(options):
+    for decoder, window in EMBEDDED:
+        if options.step == "eager" or decoder != "ar":
+            make = partial(small, decoder, window, step=options.step)
+            yield f"embedded, {options.step}", "float32", f"{decoder}, {window}", make
+
+
+def large_loops(options):
+    for dtype in options.dtypes:
+        for window in (1, *options.windows):
+            decoder = "best" if window > 1 else "ar"
+            yield "365 M", _name(dtype), f"{decoder}, {window}", partial(large, dtype, window)
+
+
+def published(options):
+    """Our step and one in the published style: 365 M, vocabulary 65,536, batch 1, guidance."""
+    print_head(
+        f"Our step and a loop in the published style ({ACCEPT} draft tokens accepted in each step)",
+        "dtype, window", "published ms", "ours ms", "published / ours", "outside: published ms",
+        "ours ms", "host reads: published", "ours",
+    )  # fmt: skip
     for dtype in options.dtypes:
         for window in options.windows:
-            ours, theirs = large(dtype, window), published(dtype, window)
+            ours, theirs = large(dtype, window), published_loop(dtype, window)
             theirs.forward = Timed(theirs.forward)
             reads = host_reads(theirs.step), host_reads(ours.step)
-            time = in_turns(
-                options.repeats, theirs=partial(ms, theirs.step), ours=partial(ms, ours.step)
-            )
-            rest = in_turns(
-                options.repeats, theirs=partial(outside, theirs), ours=partial(outside, ours)
-            )
-            ratio = time["theirs"] / time["ours"]
-            row(
-                f"{_name(dtype)}, {window}",
-                time["theirs"],
-                time["ours"],
-                ratio,
-                rest["theirs"],
-                rest["ours"],
-                *reads,
-            )
+            ms = _in_turns(options, milliseconds, theirs.step, ours.step)
+            rest = _in_turns(options, outside_ms, theirs, ours)
+            print_row(f"{_name(dtype)}, {window}", *ms, ms[0] / ms[1], *rest, *reads)
 
 
 def latency(options):
-    """Figure 4: one image, the best lossless preset against plain decoding; the figure asked for is 0.8."""
-    head(
+    """One image: the best lossless preset and plain decoding."""
+    print_head(
         "Latency of one image, 365 M",
-        "dtype, window",
-        "ar ms",
-        "step ms",
-        "NFE ratio",
-        "time ratio",
-        "time / NFE ratio",
-    )
+        "dtype, window", "ar ms", "step ms", "NFE ratio", "speedup", "speedup / NFE ratio",
+    )  # fmt: skip
     for dtype in options.dtypes:
         for window in options.windows:
-            plain, best = large(dtype, 1), large(dtype, window)
-            time = in_turns(
-                options.repeats, plain=partial(ms, plain.step), best=partial(ms, best.step)
-            )
+            ar, best = large(dtype, 1), large(dtype, window)
+            ar_ms, best_ms = _in_turns(options, milliseconds, ar.step, best.step)
             nfe = float(min(ACCEPT, window - 1) + 1)
-            gain = nfe * time["plain"] / time["best"]
-            row(f"{_name(dtype)}, {window}", time["plain"], time["best"], nfe, gain, gain / nfe)
+            speedup = nfe * ar_ms / best_ms
+            print_row(f"{_name(dtype)}, {window}", ar_ms, best_ms, nfe, speedup, speedup / nfe)
+
+
+def _in_turns(options, measure, first, second):
+    turns = {"first": partial(measure, first), "second": partial(measure, second)}
+    return tuple(in_turns(options.repeats, **turns).values())
 
 
 def _name(dtype):

@@ -1,4 +1,4 @@
-"""Times and tables. The time of one thread is its processor seconds: what a clock shows on a machine with nothing else to do."""
+"""Clocks and Markdown tables. With one thread, times are processor seconds."""
 
 import statistics
 import time
@@ -7,12 +7,12 @@ import torch
 
 
 def clock():
-    """Return seconds: of the processor for one thread, of the wall for several, which then need a quiet machine."""
+    """Return seconds: processor time with one thread, wall time with several."""
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 class Timed:
-    """A callable that adds up the milliseconds spent in it; in all else the object it wraps."""
+    """A callable that adds up the milliseconds spent in it; otherwise the object it wraps."""
 
     def __init__(self, inner):
         self.inner, self.ms = inner, 0.0
@@ -27,27 +27,25 @@ class Timed:
         return getattr(self.inner, name)
 
 
-def ms(work):
-    timed = Timed(work)
+def milliseconds(function):
+    timed = Timed(function)
     timed()
     return timed.ms
 
 
-def outside(loop):
-    """Take one step; return the milliseconds spent outside the forward."""
+def outside_ms(loop):
+    """Take one step; return the milliseconds spent outside its forward pass."""
     before = loop.forward.ms
-    return ms(loop.step) - (loop.forward.ms - before)
+    return milliseconds(loop.step) - (loop.forward.ms - before)
 
 
 def in_turns(repeats, **measures):
-    """Return the median and the interquartile range of what each function returns, called in turns after one round to warm up."""
-    rounds = [{name: measure() for name, measure in measures.items()} for _ in range(repeats + 1)][
-        1:
-    ]
-    return {name: spread([each[name] for each in rounds]) for name in measures}
+    """Call the functions in turns, once to warm up; return the median and spread of each result."""
+    rounds = [{name: measure() for name, measure in measures.items()} for _ in range(repeats + 1)]
+    return {name: summarize([each[name] for each in rounds[1:]]) for name in measures}
 
 
-def spread(values):
+def summarize(values):
     low, middle, high = statistics.quantiles(values, n=4)
     return Figure(middle, high - low)
 
@@ -65,11 +63,11 @@ class Figure(float):
         return f"{float(self):.{digits}f} ± {self.iqr:.{digits}f}"
 
 
-def head(title, *columns):
+def print_head(title, *columns):
     print(f"\n## {title}\n\n{_line(columns)}\n{_line(['---'] * len(columns))}", flush=True)
 
 
-def row(*cells):
+def print_row(*cells):
     print(_line(f"{cell:.2f}" if type(cell) is float else cell for cell in cells), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The published style is what it says: its reads are those of the official loop, its images keep the grammar."""
+"""The published loop reads as often as the official one, and its images keep the grammar."""
 
 from argparse import Namespace
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks import models
-from benchmarks.reads import host_reads
-from benchmarks.tables import latency, published_style, steps
+from benchmarks.counting import host_reads
+from benchmarks.tables import latency, published, steps
 
 pytestmark = pytest.mark.process
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setattr(
-        models, "LARGE", models.Shape(1, 32, 64, 2, 2, len(models.VOCABULARY.tokens))
+        models, "LARGE", models.ModelShape(1, 32, 64, 2, 2, len(models.VOCABULARY.image_tokens))
     )
     monkeypatch.setattr(models, "SIDE", 8)
     models.large_model.cache_clear()
@@ -26,13 +26,16 @@ def tiny(monkeypatch):
 
 
 def test_host_reads(tiny):
-    """38 a step with two drafts accepted and one refused, as measured of the official loop; meeting a row end costs four more."""
+    """38 per step with two draft tokens accepted and one rejected, as measured in the official loop.
+
+    A row end in the window costs four more.
+    """
     theirs, ours = models.published(torch.float32, 4), models.large(torch.float32, 4)
     reads = [host_reads(theirs.step) for _ in range(4)]
     assert reads[0] == 38 and set(reads) <= {38, 42, 46}
     assert host_reads(ours.step) == 1
     theirs.accept = 1
-    assert host_reads(theirs.step) in {34, 38, 42}  # four for each draft that is tested
+    assert host_reads(theirs.step) in {34, 38, 42}  # four for each draft token that is tested
     assert host_reads(lambda: torch.rand(3)[torch.tensor(1)]) == 1
     assert host_reads(lambda: torch.rand(3).tolist()) == 1
 
@@ -48,14 +51,12 @@ def test_images_of_the_published_loop(tiny, accept):
         assert loop.cache.get_seq_length() == loop.ids_1N.shape[1] - 1
     image = loop.ids_1N[0, first : first + length].unflatten(0, (side, side + 1))
     assert (image[:, -1] == vocabulary.row_end).all()
-    assert (
-        (image[:, :-1] >= vocabulary.tokens.start) & (image[:, :-1] < vocabulary.tokens.stop)
-    ).all()
+    assert all(token in vocabulary.image_tokens for token in image[:, :-1].flatten().tolist())
 
 
 def test_tables(tiny, capsys, monkeypatch):
     monkeypatch.setattr("benchmarks.tables.EMBEDDED", [("sjd", 4)])
-    for table in (steps, published_style, latency):
+    for table in (steps, published, latency):
         table(Namespace(dtypes=[torch.float32], windows=[4], repeats=2, step="eager"))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(lines) == 3 * 2 + 1 + 2 + 1 + 1

@@ -1,0 +1,58 @@
+"""Our engine, stepped as its own loop does, with an image in every slot."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from benchmarks.timing import Timed
+from sjdvp.bench import admit_all
+from sjdvp.decode.step import window_input
+from sjdvp.engine.engine import Engine
+from sjdvp.interfaces import Verdict, Verifier
+
+
+@dataclass(frozen=True)
+class ScriptedAcceptance:
+    """A verifier that does all its work and then accepts a fixed number of draft tokens."""
+
+    inner: Verifier
+    accept: int
+    lossless = False
+
+    def __call__(self, target_probs_BWV, draft_probs_BWV, draft_BW, live_BW, noise):
+        verdict = self.inner(target_probs_BWV, draft_probs_BWV, draft_BW, live_BW, noise)
+        accepted_B = torch.minimum(verdict.accepted_B * 0 + self.accept, live_BW.sum(-1))
+        return Verdict(accepted_B, verdict.token_B)
+
+
+class EngineLoop:
+    """An engine with an image in every slot; `accept` scripts the accepted draft tokens per step."""
+
+    def __init__(self, model, config, batch_size, accept=None):
+        self.engine = Engine(model, config, batch_size)
+        if accept is not None:
+            scripted = ScriptedAcceptance(self.engine.decoder.verifier, accept)
+            self.engine.decoder = replace(self.engine.decoder, verifier=scripted)
+        self.engine.runner = self.forward = Timed(self.engine.runner)
+        self.restart()
+
+    @torch.inference_mode()
+    def restart(self):
+        """Start an image in every slot."""
+        admit_all(self.engine)
+        self.n_committed = [1] * self.engine.batch_size
+
+    @torch.inference_mode()
+    def step(self):
+        """Take one step, and read what the engine reads after each."""
+        self.engine.advance(self.kv_bucket())
+        state = self.engine.state
+        self.n_committed, _bad = torch.stack([state.n_B, state.bad_B.long()]).tolist()
+
+    @torch.inference_mode()
+    def bare_forward(self):
+        """Run the forward pass of the next step, alone."""
+        self.forward(*window_input(self.engine.state, self.engine.decoder.window), self.kv_bucket())
+
+    def kv_bucket(self):
+        return self.forward.kv_bucket(dict(enumerate(self.n_committed)))
