@@ -141,7 +141,7 @@ class RelaxConfig:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """One decoder: a preset (`sjdvp.presets`) names drafter, prediction, verifier, initialization."""
+    """One decoder: a preset (see `sjdvp.presets`) or the choice of each of its parts."""
 
     preset: str = "best"
     # The last committed token and window - 1 draft tokens. auto: the fastest here, see `width`.
@@ -300,7 +300,7 @@ def renamed(key: str) -> str:
 
 
 def _from_text(option: Any, text: str) -> Any:
-    """Read `text` as one of the types a setting may have; ValueError when it is not of that type."""
+    """Read `text` as one of the types a setting may have; ValueError when it is not one."""
     if typing.get_origin(option) is Literal:
         words: dict[str, Any] = {str(word): word for word in typing.get_args(option)}
     elif option is bool:

@@ -93,7 +93,7 @@ class Reading:
         ),
     ] = ""
     no_header: Annotated[
-        bool, _prompts("--no-header", help="The table has no header: columns are called 1, 2, 3 …")
+        bool, _prompts("--no-header", help="The table has no header: its columns are 1, 2, 3 …")
     ] = False
     id_column: Annotated[
         str,

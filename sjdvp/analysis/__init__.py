@@ -1,1 +1,1 @@
-"""Watches a decoder at work, from outside: how distributions move while drafts wait, what prediction gains, what relaxing costs."""
+"""Statistics of decoders, measured from outside, iteration by iteration: `sjdvp analyze`."""

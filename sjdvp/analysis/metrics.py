@@ -133,11 +133,11 @@ def find(images: ImageSums) -> Findings:
 def _growth(s: Sums) -> ProbabilityGrowth:
     return ProbabilityGrowth(
         tokens=round(s["committed"]),
-        over_window=_share(s["grew_life"], s["committed"]),
+        over_window=_share(s["grew_in_window"], s["committed"]),
         last_iteration=_share(s["grew_N"][0], s["could_grow_N"][0]),
         in_a_row=_shares(s["grew_N"], s["could_grow_N"]),
-        last_iteration_accepted=_share(s["stood_grew"], s["stood"]),
-        last_iteration_sampled=_share(s["drawn_grew"], s["committed"] - s["stood"]),
+        last_iteration_accepted=_share(s["accepted_grew"], s["accepted"]),
+        last_iteration_sampled=_share(s["sampled_grew"], s["committed"] - s["accepted"]),
     )
 
 
@@ -155,9 +155,9 @@ def _distances(s: Sums) -> tuple[Distance, ...]:
     return tuple(
         Distance(
             name,
-            _share(sum(apart), sum(s["looked_W"])),
+            _share(sum(apart), sum(s["seen_W"])),
             _share(committed, s["committed"]),
-            _shares(apart, s["looked_W"]),
+            _shares(apart, s["seen_W"]),
         )
         for name, apart, committed in columns
     )

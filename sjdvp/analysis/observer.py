@@ -1,4 +1,4 @@
-"""An engine that is watched: the same steps and images, and sums of what they showed, image by image."""
+"""An observed engine: the same steps and images, and per image the sums of what they showed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,8 +11,7 @@ from torch import Tensor
 
 from sjdvp import rng
 from sjdvp.analysis import iterations
-from sjdvp.analysis.candidates import candidates
-from sjdvp.analysis.iterations import MOST_RISES, Looks
+from sjdvp.analysis.iterations import MOST_RISES, WindowHistory
 from sjdvp.analysis.metrics import Sums, sums_row
 from sjdvp.config import PredictionConfig, RunConfig
 from sjdvp.decode.decoder import Decoder
@@ -26,7 +25,7 @@ from sjdvp.sampling import to_probs
 
 
 class Observer:
-    """Sees every step of one decoder, before and after; knows nothing of how the decoder decides."""
+    """Observes one decoder through the states before and after each step, and its logits."""
 
     def __init__(
         self,
@@ -37,33 +36,35 @@ class Observer:
         device: torch.device,
     ) -> None:
         self._decoder, self._top_k = decoder, prediction.top_k
-        self._candidates = partial(candidates, prediction)
+        self._candidates = partial(iterations.candidates, prediction)
         shape = (decoder.window, decoder.layout.vocab_size)
         depth = max(MOST_RISES, prediction.history) + 1
         self._first_BWV = torch.zeros(batch_size, *shape, dtype=dtype, device=device)
         self._past_BHWV = torch.zeros(batch_size, depth, *shape, dtype=dtype, device=device)
         self._age_BW = torch.zeros(batch_size, decoder.window, dtype=torch.int64, device=device)
         self._sums: dict[str, Tensor] = {}
-        self._ended: dict[int, Sums] = {}
+        self._ended: dict[int, list[Sums]] = {}  # two images may have the same seed
 
     def see(self, before: State, logits_BWV: Tensor, after: State) -> None:
-        """Take in one step: the state it began with, the logits it was given, the state it led to."""
+        """Add one step: the state before, the logits, the state after."""
         self._begin(before.nfe_B == 0)
         decoder, layout = self._decoder, self._decoder.layout
         column_W = columns(decoder.window, logits_BWV.device)
         pos_BW = before.n_B[:, None] + column_W
         forced_BW = layout.forced_at(pos_BW)
         open_BW = (pos_BW < layout.length) & ~forced_BW & (before.n_B < layout.length)[:, None]
-        target_probs_BWV = to_probs(logits_BWV, forced_BW, decoder.sampling).to(
-            self._first_BWV.dtype
-        )
+        target_probs_BWV = to_probs(logits_BWV, forced_BW, decoder.sampling)
+        target_probs_BWV = target_probs_BWV.to(self._first_BWV.dtype)
         n_new_B = after.n_B - before.n_B
         committed_BW = (column_W < n_new_B[:, None]) & open_BW
         token_BW = after.tokens_BS.gather(1, pos_BW)
         accepted_BW = committed_BW & after.accept_map_BS.gather(1, pos_BW)
         counts_BW = open_BW & (self._age_BW > 0)
-        seen = Looks(target_probs_BWV, self._past_BHWV, self._first_BWV, self._age_BW, counts_BW)
-        # A cut may strike a code that a relaxed decoder commits all the same; uncut, its likelihood is finite.
+        seen = WindowHistory(
+            target_probs_BWV, self._past_BHWV, self._first_BWV, self._age_BW, counts_BW
+        )
+        # A relaxed verifier may commit a token that top-k excludes; without it the likelihood is
+        # finite.
         uncut_BWV = to_probs(logits_BWV, forced_BW, replace(decoder.sampling, top_k=0, top_p=1.0))
         is_draft_BW = open_BW & (column_W < decoder.window - 1)
         self._add(
@@ -84,7 +85,11 @@ class Observer:
 
     def take(self, seed: int) -> Sums:
         """Return, once, the sums of a finished image."""
-        return self._ended.pop(int(rng.keys([seed])))
+        key = int(rng.keys([seed]))
+        sums = self._ended[key].pop(0)
+        if not self._ended[key]:
+            del self._ended[key]
+        return sums
 
     def _begin(self, new_B: Tensor) -> None:
         self._age_BW[new_B] = 0
@@ -98,7 +103,7 @@ class Observer:
             self._sums[name] += value
 
     def _remember(self, target_probs_BWV: Tensor, n_new_B: Tensor) -> None:
-        """Make this forward_pass the newest one, and follow the window to where it starts now."""
+        """Add this distribution to the history, and move the history with the window."""
         first_BWV = torch.where((self._age_BW > 0)[..., None], self._first_BWV, target_probs_BWV)
         past_BHWV = torch.cat([target_probs_BWV[:, None], self._past_BHWV[:, :-1]], 1)
         window = self._decoder.window
@@ -108,46 +113,45 @@ class Observer:
         self._age_BW = torch.where(shift_BW < window, self._age_BW.gather(1, source_BW) + 1, 0)
 
     def _end(self, done_B: Tensor, key_B: Tensor) -> None:
-        for row in done_B.nonzero().flatten().tolist():
-            self._ended[int(key_B[row])] = {
-                name: total[row].tolist() for name, total in self._sums.items()
-            }
+        for slot in done_B.nonzero().flatten().tolist():
+            sums = {name: total[slot].tolist() for name, total in self._sums.items()}
+            self._ended.setdefault(int(key_B[slot]), []).append(sums)
 
 
 class ObservedEngine(Engine):
-    """An engine whose images leave their sums in `notes`. Its times are not those of an engine left alone."""
+    """An engine that appends the sums of each image to a file. Observing makes it slower."""
 
     def __init__(
-        self, model: ImageModel, config: RunConfig, batch_size: int, notes: Appender
+        self, model: ImageModel, config: RunConfig, batch_size: int, sums: Appender
     ) -> None:
-        # A compiled or captured step has no room for a forward_pass; the tokens are the same from each.
+        # A compiled or captured step cannot be observed; the tokens are the same.
         super().__init__(model, replace(config, run=replace(config.run, step="eager")), batch_size)
         probs_dtype = torch.promote_types(model.dtype, torch.float32)
         self._watch = Observer(
             self.decoder, config.decoder.prediction, batch_size, probs_dtype, model.device
         )
-        self._notes = notes
+        self._file = sums
 
     def decode(self, state: State, logits_BWV: Tensor) -> State:
-        """Decode as `Engine.decode` does, and forward_pass at it."""
+        """Decode as `Engine.decode` does, and observe it."""
         after = super().decode(state, logits_BWV)
         self._watch.see(state, logits_BWV, after)
         return after
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
-        """See `sjdvp.jobs.ImageGenerator`. The notes on an image are on disk before its image is."""
+        """See `sjdvp.jobs.ImageGenerator`. The sums are on disk before the image is."""
         for image in super().generate(source):
             if image.error is None:
                 job = image.job
-                self._notes.append([sums_row((job.index, job.sample), self._watch.take(job.seed))])
+                self._file.append([sums_row((job.index, job.sample), self._watch.take(job.seed))])
             yield image
 
 
 @contextmanager
-def open_watched(configs: Sequence[RunConfig], notes: Sequence[Path]) -> Iterator[list[Engine]]:
-    """Load the model that all of `configs` name, and put a watched engine for each around it, with its file of notes."""
+def open_watched(configs: Sequence[RunConfig], sums: Sequence[Path]) -> Iterator[list[Engine]]:
+    """Load the model of all `configs`; build an observed engine with a file of sums for each."""
     with ExitStack() as stack:
-        files = iter([stack.enter_context(Appender(path)) for path in notes])
+        files = iter([stack.enter_context(Appender(path)) for path in sums])
         engines = open_engines(
             configs,
             lambda model, config, batch_size: ObservedEngine(
