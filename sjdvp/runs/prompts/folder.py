@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from sjdvp.errors import PromptError
 from sjdvp.runs.prompts.open import open_text
 from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Found, Note, Problem, Row, is_blank, names_of
+from sjdvp.runs.prompts.record import Blank, Found, LeftOut, Problem, Row, is_blank, names_of
 from sjdvp.runs.prompts.sniff import SUFFIXES
 from sjdvp.runs.prompts.text import Line, split_lines, unreadable
 from sjdvp.text import printable
@@ -46,7 +46,7 @@ def open_folder(folder: Path, options: ReadOptions) -> Iterator[Part]:
     if not taken:
         found = f"; found: {names_of(map(printable, left))}" if left else ""
         raise PromptError(f"{printable(folder.name)}: no prompt file in it{found}")
-    notes = [Note(f"left out of {printable(folder.name)}: {names_of(map(printable, left))}")]
+    notes = [LeftOut(f"left out of {printable(folder.name)}: {names_of(map(printable, left))}")]
     parts = _captions(folder, taken, options) if one_each else _prompt_files(folder, taken, options)
     for part in parts:
         yield replace(part, found=itertools.chain(notes if left else [], part.found))

@@ -7,7 +7,7 @@ from typing import Any
 
 from sjdvp.runs.prompts.columns import make_row
 from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Found, Note, Problem, names_of
+from sjdvp.runs.prompts.record import Found, LeftOut, Problem, names_of
 
 _NO_PYARROW = "pip install 'sjdvp[parquet]', or with pandas: read_parquet(FILE).to_csv(NEW)"
 
@@ -25,7 +25,7 @@ def read_parquet(chunks: Iterable[bytes], options: ReadOptions) -> Iterator[Foun
         schema = file.schema_arrow
         names = [field.name for field in schema if "binary" not in str(field.type)]
         left = [repr(name) for name in schema.names if name not in names]
-        yield from [Note(f"not read, as they hold bytes: {names_of(left)}")] if left else []
+        yield from [LeftOut(f"not read, as they hold bytes: {names_of(left)}")] if left else []
         number = 0
         for batch in file.iter_batches(columns=names):
             for record in batch.to_pylist():

@@ -15,7 +15,7 @@ from sjdvp.runs.prompts.folder import Part, open_folder
 from sjdvp.runs.prompts.model import Prompt, PromptSet
 from sjdvp.runs.prompts.open import open_text
 from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Empty, Found, Note, Problem, Row, Shape, is_blank
+from sjdvp.runs.prompts.record import Blank, Empty, Found, LeftOut, Problem, Row, Shape, is_blank
 from sjdvp.runs.prompts.template import Template
 from sjdvp.text import printable
 
@@ -98,7 +98,7 @@ def _collect(parts: Sequence[Part], options: ReadOptions, source: str) -> Prompt
     if problems:
         raise _error(source, problems)
     prompts = tuple(item for item in items if isinstance(item, Prompt))
-    notes = tuple(item.message for item in items if isinstance(item, Note))
+    notes = tuple(item.message for item in items if isinstance(item, LeftOut))
     if not prompts:
         raise PromptError(f"{printable(source)}: no prompt in it", "; ".join(notes))
     return PromptSet(

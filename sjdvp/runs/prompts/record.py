@@ -42,7 +42,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class LeftOut:
     """Something that people are told about a file that is read."""
 
     message: str
@@ -55,7 +55,7 @@ class Shape:
     name: str
 
 
-Found = Row | Blank | Empty | Problem | Note | Shape
+Found = Row | Blank | Empty | Problem | LeftOut | Shape
 
 
 def at(number: int) -> str:

@@ -19,7 +19,7 @@ from sjdvp.runs.prompts.columns import (
     missing_column,
 )
 from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Found, Note, Problem, Shape, names_of
+from sjdvp.runs.prompts.record import Found, LeftOut, Problem, Shape, names_of
 
 _LISTS = frozenset({*PROMPT_NAMES, "captions", "texts", "data", "rows", "records", "items"})
 _ORIENT = "with pandas: to_json(orient='records')"
@@ -254,13 +254,15 @@ _TEXT_OF: dict[ReadShape, str] = {
 }  # where --column does not say
 
 
-def _beside(value: dict[str, Any], taken: Iterable[str]) -> tuple[dict[str, Any], Iterator[Note]]:
+def _beside(
+    value: dict[str, Any], taken: Iterable[str]
+) -> tuple[dict[str, Any], Iterator[LeftOut]]:
     """Return what holds for every entry (plain values, `defaults`), and a note of the rest."""
     rest = {key: held for key, held in value.items() if key not in set(taken)}
     defaults = rest.pop("defaults", {})
     carried = {**_plain(rest), **(defaults if isinstance(defaults, dict) else {})}
     left = [key for key in rest if key not in carried]
-    return carried, iter([Note(f"not read: {names_of(map(repr, left))}")] if left else [])
+    return carried, iter([LeftOut(f"not read: {names_of(map(repr, left))}")] if left else [])
 
 
 def _chained(notes: Iterable[Found], entries: Iterable[Entry | Found]) -> Entries:
