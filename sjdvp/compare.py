@@ -25,7 +25,7 @@ from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Listener, Note, RunFinished, RunStarted
 from sjdvp.jobs import ImageGenerator, Job
 from sjdvp.profiles import Resolved
-from sjdvp.runs.folder import OpenRun, RunFolder, check_fits
+from sjdvp.runs.folder import CheckModel, OpenRun, RunFolder, check_fits
 from sjdvp.runs.job_queue import Task
 from sjdvp.runs.jsonl import JsonRow
 from sjdvp.runs.prompts import PromptSet
@@ -119,16 +119,23 @@ def _effective(decoder: DecoderConfig) -> DecoderConfig:
 
 
 def compare(
-    request: ComparisonRequest, open_generators: OpenGenerators, listen: Listener
+    request: ComparisonRequest,
+    open_generators: OpenGenerators,
+    listen: Listener,
+    check_model: CheckModel = lambda config: None,
 ) -> RunSummary:
     """Generate the missing images of all variants in turns; emits the same events as `generate`.
 
     A turn is one batch of one variant, and the first variant of a round changes with every round,
     so that a slow moment of the machine affects all alike. Raises ConfigError and FolderError
-    before generation, StorageError when the disk refuses, Interrupted after a signal.
+    before generation, what `check_model` raises before folders are made, StorageError when the disk
+    refuses, Interrupted after a signal.
     """
     with stoppable(), contextlib.ExitStack() as held:
-        runs = [held.enter_context(_open_variant(variant, request)) for variant in _seeded(request)]
+        variants = _seeded(request)
+        if not all((request.out / variant.name / RUN).exists() for variant in variants):
+            check_model(variants[0].config)
+        runs = [held.enter_context(_open_variant(variant, request)) for variant in variants]
         counts = _announce(request, runs, listen)
         start = ready = time.perf_counter()
         try:

@@ -47,6 +47,10 @@ class WeightsError(SjdvpError):
     exit_code = 2
 
 
+class NotCachedError(WeightsError):
+    """Weights are on the hub, and only the local cache was searched."""
+
+
 class DeviceError(SjdvpError):
     """A device does not exist or lacks what the run needs."""
 

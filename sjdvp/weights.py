@@ -23,7 +23,7 @@ from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from sjdvp.config import ModelConfig
-from sjdvp.errors import WeightsError
+from sjdvp.errors import NotCachedError, WeightsError
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>.+))?")
 _SNAPSHOT = re.compile(
@@ -177,7 +177,8 @@ def _download(
             *(["--revision", revision] if revision else []),
         ]
     )
-    raise WeightsError(
+    kind = NotCachedError if _cache_alone.get() else WeightsError
+    raise kind(
         f"{asked} is not on this machine and could not be downloaded ({reason}): "
         f"looked for {as_path} and in the cache {HF_HUB_CACHE}",
         f"download it where there is a network: {command}",

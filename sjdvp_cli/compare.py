@@ -154,6 +154,7 @@ def run_comparison(
 ) -> int:
     """Generate the images of a comparison and show the progress; returns the exit code."""
     from sjdvp.compare import compare
+    from sjdvp_cli.generate import check_model
 
     ends: list[Mapping[str, Any]] = []
     try:
@@ -164,7 +165,7 @@ def run_comparison(
                 if isinstance(event, RunFinished):
                     ends.append(event.summary)
 
-            return compare(request, open_generators, listen).exit_code
+            return compare(request, open_generators, listen, check_model).exit_code
     finally:
         for summary in ends:
             typer.echo(closing_line(summary), err=True)

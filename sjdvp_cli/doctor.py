@@ -11,10 +11,10 @@ import typer
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import SjdvpError
+from sjdvp_cli.generate import LARGEST_AUTO_WINDOW
 from sjdvp_cli.options import DecoderSettings, takes_options
 from sjdvp_cli.tables import show_table
 
-_WIDEST = 32  # the largest window that `auto` may choose
 PACKAGES = (
     "torch",
     "transformers",
@@ -57,7 +57,7 @@ def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
     from sjdvp.engine.loading import plan_loading
 
     if config.decoder.window == "auto":
-        config = config.with_window(_WIDEST)
+        config = config.with_window(LARGEST_AUTO_WINDOW)
     try:
         model, need = plan_loading(config)
     except SjdvpError as error:

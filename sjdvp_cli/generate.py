@@ -1,5 +1,6 @@
 """`sjdvp generate`: prompts in, images and a log out."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import BusyError, ConfigError, Interrupted, SjdvpError, SlurmError
+from sjdvp.errors import BusyError, ConfigError, Interrupted, NotCachedError, SjdvpError, SlurmError
 from sjdvp.events import Event, Listener, one_at_a_time
 from sjdvp.jobs import ImageGenerator
 from sjdvp_cli.errors import report
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sjdvp.runs.sharding import Ranges, Selection
 
 _images, _rows, _output = map(option, ("Images", "Rows", "Output"))
+LARGEST_AUTO_WINDOW = 32
 _BEFORE = 2  # exit code of a problem found before generation: running again would not help
 
 
@@ -257,7 +259,7 @@ def _generate(request: "Request", processes: Processes, lines: Listener, output:
 
         generator = processes.generator(open_generator, listen)
         try:
-            code = generate(request, generator, listen, pick_window).exit_code
+            code = generate(request, generator, listen, pick_window, check_model).exit_code
         except SjdvpError as error:
             if state.summary is None and not isinstance(error, Interrupted):
                 raise
@@ -295,6 +297,19 @@ def pick_window(config: RunConfig) -> int:
     from sjdvp.autotune import pick_window
 
     return pick_window(config, lambda message: typer.echo(f"sjdvp: {message}", err=True))
+
+
+def check_model(config: RunConfig) -> None:
+    """Refuse what the model cannot do, before a folder is made; reads no weights.
+
+    Weights that must be downloaded first are checked when they are loaded.
+    """
+    from sjdvp.engine.loading import plan_loading
+
+    if config.decoder.window == "auto":
+        config = config.with_window(LARGEST_AUTO_WINDOW)
+    with contextlib.suppress(NotCachedError):
+        plan_loading(config)
 
 
 def open_generator(config: RunConfig) -> AbstractContextManager[ImageGenerator]:

@@ -99,6 +99,7 @@ def generator(monkeypatch):
         return nullcontext(StandIn())
 
     monkeypatch.setattr("sjdvp_cli.generate.open_generator", open_generator)
+    monkeypatch.setattr("sjdvp_cli.generate.check_model", lambda config: None)
 
     def open_watched(configs, sums):
         for path in sums:

@@ -46,6 +46,7 @@ def good(tmp_path_factory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
         patch.setattr("sjdvp_cli.generate.open_generator", lambda config: nullcontext(StandIn()))
+        patch.setattr("sjdvp_cli.generate.check_model", lambda config: None)
         for _ in range(2):
             assert generate(folder, folder / "out")[0] == 1
         yield folder

@@ -19,6 +19,7 @@ from contextlib import nullcontext
 import sjdvp_cli.app, sjdvp_cli.generate
 from tests.cli.conftest import StandIn
 sjdvp_cli.generate.open_generator = lambda config: nullcontext(StandIn())
+sjdvp_cli.generate.check_model = lambda config: None
 sjdvp_cli.app.main()
 """
 

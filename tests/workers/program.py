@@ -6,4 +6,5 @@ from tests.workers.generators import open_quick
 
 if __name__ == "__main__":
     sjdvp_cli.generate.open_generator = open_quick
+    sjdvp_cli.generate.check_model = lambda config: None
     main()
