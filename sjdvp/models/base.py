@@ -23,7 +23,7 @@ class VqDecoder(Protocol):
     def codebook(self) -> Tensor:
         """Return the codebook vectors [V, E]."""
 
-    def __call__(self, codes_NHW: Tensor) -> Tensor:
+    def __call__(self, indices_NHW: Tensor) -> Tensor:
         """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1]."""
 
 

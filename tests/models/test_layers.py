@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     ChameleonConfig,
@@ -205,3 +206,14 @@ def test_16_bits_are_packed_where_the_machine_multiplies_them() -> None:
     result = packed(layer)
     assert isinstance(result, PackedLinear) == torch.ops.mkldnn._is_mkldnn_bf16_supported()
     torch.testing.assert_close(result(x), layer(x))
+
+
+def test_cudnn_attention_is_off_on_a_gpu() -> None:
+    """It would plan every new shape anew, for 50 to 450 ms."""
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    with META:
+        decoder = DECODERS["llama"]()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        Transformer(decoder.to_empty(device="cuda"))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)

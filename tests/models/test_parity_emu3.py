@@ -77,9 +77,9 @@ def test_greedy(folder: str, tokenizer: Path) -> None:
     model = emu3(folder, tokenizer)
     expected = golden("emu3_gen")[1]
     images = assert_greedy(model, golden_prompts(model), expected["greedy_codes_s3"], 3)
-    drawn = torch.stack([torch.from_numpy(image.image_HWC) for image in images])
+    found = torch.stack([torch.from_numpy(image.image_HWC) for image in images])
     wanted = to_uint8(golden("emu3_gen_hf")[1]["decode_image_tokens_of_greedy"], truncate=True)
-    assert same_pixels(drawn, wanted)
+    assert same_pixels(found, wanted)
 
 
 def test_same_noise_is_plain_sampling(tokenizer: Path) -> None:

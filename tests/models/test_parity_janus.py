@@ -60,9 +60,9 @@ def test_greedy(folder: str, tokenizer: Path) -> None:
     model = janus(folder, tokenizer)
     expected = golden(folder)[1]
     images = assert_greedy(model, golden_prompts(model, folder), expected["greedy_codes_s5"], 5)
-    drawn = torch.stack([torch.from_numpy(image.image_HWC) for image in images])
+    found = torch.stack([torch.from_numpy(image.image_HWC) for image in images])
     wanted = golden("janus_original_layout")[1]["image_of_greedy"]
-    assert same_pixels(drawn, to_uint8(wanted, truncate=True))
+    assert same_pixels(found, to_uint8(wanted, truncate=True))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -93,9 +93,9 @@ def test_class_greedy(folder: str) -> None:
     for scale, name in ((1, "nocfg"), (2, "s2"), (4, "s4")):
         images = assert_greedy(model, prompts, expected[f"greedy_tokens_{name}"], scale)
     if folder == "llamagen_c2i":
-        drawn = torch.stack([torch.from_numpy(image.image_HWC) for image in images[:2]])
+        image = torch.stack([torch.from_numpy(image.image_HWC) for image in images[:2]])
         assert same_pixels(
-            drawn, golden("llamagen_vq")[1]["e2e_image_of_llamagen_c2i_greedy_s4_rows01_uint8_hwc"]
+            image, golden("llamagen_vq")[1]["e2e_image_of_llamagen_c2i_greedy_s4_rows01_uint8_hwc"]
         )
 
 
@@ -153,9 +153,9 @@ def test_caption_greedy() -> None:
     expected = golden("llamagen_t2i")[1]
     assert_greedy(model, caption_prompts(), expected["greedy_tokens_s4"], 4)
     images = assert_greedy(model, caption_prompts(), expected["greedy_tokens_s7.5"], 7.5)
-    drawn = torch.from_numpy(images[0].image_HWC)[None]
+    image = torch.from_numpy(images[0].image_HWC)[None]
     assert same_pixels(
-        drawn, golden("llamagen_vq")[1]["e2e_image_of_llamagen_t2i_greedy_s7.5_row0_uint8_hwc"]
+        image, golden("llamagen_vq")[1]["e2e_image_of_llamagen_t2i_greedy_s7.5_row0_uint8_hwc"]
     )
 
 

@@ -126,9 +126,9 @@ def test_greedy(folder: str, size: str, tokenizer: Path) -> None:
     for scale in (3, 4) if folder == "lumina1_lm" else (3,):
         images = assert_greedy(model, [prompt], [expected[f"greedy_codes_{size}_s{scale}"]], scale)
     if folder == "lumina1_lm":
-        drawn = torch.from_numpy(images[0].image_HWC)
+        image = torch.from_numpy(images[0].image_HWC)
         assert same_pixels(
-            drawn, golden("chameleon_vqgan")[1][f"e2e_image_of_lumina1_greedy_{size}_s4_uint8_hwc"]
+            image, golden("chameleon_vqgan")[1][f"e2e_image_of_lumina1_greedy_{size}_s4_uint8_hwc"]
         )
 
 

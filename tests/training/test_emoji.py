@@ -70,11 +70,11 @@ def small_transformer(n_text: int) -> LlamaForCausalLM:
 def test_a_patch_keeps_its_code_on_every_background(source: TrainingSource) -> None:
     near = source.table.near_CPPK[1, :, :, 0]
     images = [place(near, 2, 3, colour) for colour in range(len(COLOURS))]
-    drawn = images[0] < N_PATCH_CODES
-    assert drawn.sum() > 40
+    filled = images[0] < N_PATCH_CODES
+    assert filled.sum() > 40
     for colour, image in enumerate(images):
-        assert (image[drawn] == images[0][drawn]).all()
-        assert (image[~drawn] == N_PATCH_CODES + colour).all()
+        assert (image[filled] == images[0][filled]).all()
+        assert (image[~filled] == N_PATCH_CODES + colour).all()
 
 
 def test_a_shift_by_whole_patches_moves_codes_unchanged(source: TrainingSource) -> None:

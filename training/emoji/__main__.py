@@ -47,7 +47,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="seconds of training for the transformer",
     )
     parser.add_argument(
-        "--pixel-budget-s", type=float, default=PixelPlan.budget_s, help="... for the pixel decoder"
+        "--pixel-budget-s", type=float, default=PixelPlan.budget_s, help="... for the VQ decoder"
     )
     parser.add_argument(
         "--score",

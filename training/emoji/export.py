@@ -62,7 +62,7 @@ def build_transformer(n_text: int) -> LlamaForCausalLM:
 
 
 def build_pixels() -> TamingDecoder:
-    """Build a pixel decoder with weights still to be set."""
+    """Build a VQ decoder with weights still to be set."""
     return TamingDecoder(JanusVQVAEConfig(**PIXEL_DECODER))
 
 

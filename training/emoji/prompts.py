@@ -31,7 +31,7 @@ class Ask:
 
 
 def choose(names: list[str], seed: int = 7) -> list[str]:
-    """Draw as many held-out as trained pairs, no concept twice."""
+    """Choose as many held-out as trained pairs, no concept twice."""
     rng = np.random.default_rng(seed)
     held = dict(held_out_pairs(len(names)))
     concepts = [int(c) for c in rng.permutation(len(names))]
