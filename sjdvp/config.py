@@ -28,6 +28,7 @@ LOSSLESS: dict[VerifierKind, bool] = {  # whether the output distribution is exa
     "gsd": False,
 }
 Initialization = Literal["uniform", "above", "left", "repeat"]
+ImageFormat = Literal["png", "jpg", "webp"]
 StepMode = Literal["auto", "eager", "compile", "graph"]
 
 # Names before version 0.1: refused, with the new name in the hint. Sections are renamed first.
@@ -188,7 +189,9 @@ class RunSettings:
     num_images_per_prompt: int = 1
     on_long_prompt: Literal["truncate", "error"] = "truncate"
     max_failures: int | None = None
-    metadata: bool = True  # write the settings into each PNG
+    metadata: bool = True  # write the settings into each image
+    image_format: ImageFormat = "png"
+    image_quality: int = 95  # of jpg and webp
 
     def __post_init__(self) -> None:
         size_ok = self.batch_size == "auto" or self.batch_size >= 1
@@ -201,6 +204,8 @@ class RunSettings:
         copies = self.num_images_per_prompt
         copies_ok = 1 <= copies <= 100_000
         _require(copies_ok, "run.num_images_per_prompt", copies, "between 1 and 100000")
+        quality_ok = 1 <= self.image_quality <= 100
+        _require(quality_ok, "run.image_quality", self.image_quality, "between 1 and 100")
         seed_ok = self.seed is None or 0 <= self.seed < 2**53
         _require(seed_ok, "run.seed", self.seed, "between 0 and 2^53 - 1")
         failures_ok = self.max_failures is None or self.max_failures >= 0

@@ -156,7 +156,7 @@ def _files(request: Request, prompts: PromptSet) -> Iterator[str]:
     for prompt in filter(lambda prompt: request.shard.takes(prompt.index), prompts.prompts):
         copies = prompt.copies(request.wanted.images_per_prompt)
         for sample in request.wanted.samples(prompt):
-            yield image_file(prompt.index, sample, copies)
+            yield image_file(prompt.index, sample, copies, request.config.run.image_format)
 
 
 def generate(

@@ -126,6 +126,8 @@ _KEYS = {
     "on_long_prompt": "run.on_long_prompt",
     "max_failures": "run.max_failures",
     "metadata": "run.metadata",
+    "image_format": "run.image_format",
+    "image_quality": "run.image_quality",
 }
 _CFG = ("--cfg-scale", "--guidance-scale", "--cfg")
 _COPIES = ("--num-images-per-prompt", "-n")
@@ -322,8 +324,26 @@ class VariantSettings(EngineSettings):
         bool | None,
         _running(
             "--metadata/--no-metadata",
-            help="Write prompt and settings into each PNG.",
+            help="Write prompt and settings into each image.",
             show_default="--metadata",
+        ),
+    ] = None
+    image_format: Annotated[
+        str | None,
+        _running(
+            "--image-format",
+            metavar="png|jpg|webp",
+            help="Format of the image files; png keeps the pixels exactly.",
+            show_default="png",
+        ),
+    ] = None
+    image_quality: Annotated[
+        str | None,
+        _running(
+            "--image-quality",
+            metavar="1-100",
+            help="Quality of jpg and webp.",
+            show_default="95",
         ),
     ] = None
 

@@ -12,7 +12,7 @@ from sjdvp_cli.tables import show_table
 
 
 def command(
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="PNG written by sjdvp.")],
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="Image written by sjdvp.")],
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the stored log row as JSON.")
     ] = False,

@@ -59,6 +59,8 @@ def check_folder(out: Path) -> CheckReport:
         for prompt, samples in folder.expected()
         for sample in samples
     ]
+    logged = next((entry.file for entry in entries.values() if entry.file), ".png")
+    image_format = logged.rpartition(".")[2]
     copies = max(wanted.images_per_prompt for wanted in folder.info.wanted)
     files = {f"{IMAGES}/{name}" for name in image_sizes(out)}
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
@@ -66,7 +68,7 @@ def check_folder(out: Path) -> CheckReport:
     corrupt: list[Finding] = []
     for prompt, key in expected:
         entry = entries.get(key)
-        name = image_file(*key, images_per_prompt=prompt.copies(copies))
+        name = image_file(*key, prompt.copies(copies), image_format)
         file = (entry.file if entry else None) or name
         if entry is not None and not entry.is_of(prompt):
             missing.append(Finding(file, "generated from an earlier text of its prompt"))

@@ -82,7 +82,7 @@ KEYS = tuple(
     ]
 )
 
-_IMAGE_NAME = re.compile(rf"{IMAGES}/[0-9_]+\.png")
+_IMAGE_NAME = re.compile(rf"{IMAGES}/[0-9_]+\.(?:png|jpg|webp)")
 
 ImageKey = tuple[int, int]  # (prompt row, sample)
 

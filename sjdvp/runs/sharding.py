@@ -94,13 +94,13 @@ def new_run_seed() -> int:
     return secrets.randbits(32)
 
 
-def image_file(index: int, sample: int, images_per_prompt: int) -> str:
+def image_file(index: int, sample: int, images_per_prompt: int, image_format: str = "png") -> str:
     """Return the file name of an image relative to the run folder.
 
     images/000000.png, or images/000000_01.png when a prompt has several images.
     """
-    suffix = f"_{sample:02d}" if images_per_prompt > 1 else ""
-    return f"{IMAGES}/{index:06d}{suffix}.png"
+    number = f"_{sample:02d}" if images_per_prompt > 1 else ""
+    return f"{IMAGES}/{index:06d}{number}.{image_format}"
 
 
 def log_path(root: Path, shard: Shard) -> Path:

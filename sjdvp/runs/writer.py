@@ -1,4 +1,4 @@
-"""From an image to its PNG file and then its log row, in this order: a row means a file on disk."""
+"""From an image to its file and then its log row, in this order: a row means a file on disk."""
 
 import hashlib
 import io
@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, get_args
 
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from sjdvp.config import ModelConfig
+from sjdvp.config import ImageFormat, ModelConfig
 from sjdvp.errors import FolderError
 from sjdvp.jobs import ImageResult
-from sjdvp.runs.atomic import write_atomic
+from sjdvp.runs.atomic import storage_errors, write_atomic
 from sjdvp.runs.job_queue import Task
 from sjdvp.runs.jsonl import Appender, JsonRow
 from sjdvp.runs.log import RowMaker
@@ -54,6 +54,8 @@ _PORTABLE = tuple(
     ]
 )
 _PATHS = ("path", "tokenizer", "vq_decoder", "text_encoder")
+_DESCRIPTION, _EXIF_IFD, _USER_COMMENT = 0x010E, 0x8769, 0x9286  # EXIF tags
+_LONGEST_EXIF = 65_000  # bytes, of a JPEG segment
 _NOT_OURS = "another program has changed the image; the log of its run folder has the settings too"
 
 
@@ -79,10 +81,10 @@ class ImageWriter:
         if image.image_HWC is not None:
             start = time.perf_counter()
             copies = prompt.copies(self.images_per_prompt)
-            file = image_file(prompt.index, image.job.sample, copies)
-            data = encode_png(
-                image.image_HWC, metadata(row, self.rows.config.model) if self.with_metadata else {}
-            )
+            run = self.rows.config.run
+            file = image_file(prompt.index, image.job.sample, copies, run.image_format)
+            texts = metadata(row, self.rows.config.model) if self.with_metadata else {}
+            data = encode_image(image.image_HWC, texts, run.image_format, run.image_quality)
             write_atomic(self.root / file, data, owner=self.rows.shard.label)
             row |= {
                 "file": file,
@@ -91,7 +93,17 @@ class ImageWriter:
             }
             row["save_s"] = time.perf_counter() - start
         self.log.append([row])
+        if image.image_HWC is not None:
+            self._remove_other_formats(self.root / row["file"])
         return row
+
+    def _remove_other_formats(self, file: Path) -> None:
+        """Remove an earlier image of the same number in another format."""
+        with storage_errors(file.name):
+            for image_format in get_args(ImageFormat):
+                other = file.with_suffix(f".{image_format}")
+                if other != file:
+                    other.unlink(missing_ok=True)
 
 
 class Background(Generic[Item]):
@@ -144,6 +156,39 @@ class Background(Generic[Item]):
         self.close()
 
 
+def encode_image(
+    image_HWC: np.ndarray[Any, Any],
+    texts: Mapping[str, str],
+    image_format: ImageFormat,
+    quality: int,
+) -> bytes:
+    """Return the file of an RGB image (uint8) with the texts of `metadata`.
+
+    PNG has them as iTXt chunks. JPEG and WebP have them as EXIF: `parameters` as UserComment, where
+    image viewers look for it, and `sjdvp` as ImageDescription. EXIF of JPEG holds 64 kB; longer
+    texts are left out. Equal arguments give equal bytes.
+    """
+    if image_format == "png":
+        return encode_png(image_HWC, texts)
+    exif = _exif(texts) if texts else b""
+    options: dict[str, Any] = {"quality": quality}
+    if image_format == "jpg":
+        options |= {"subsampling": 0}
+        exif = exif if len(exif) < _LONGEST_EXIF else b""
+    buffer = io.BytesIO()
+    kind = "JPEG" if image_format == "jpg" else "WEBP"
+    Image.fromarray(image_HWC, "RGB").save(buffer, format=kind, exif=exif, **options)
+    return buffer.getvalue()
+
+
+def _exif(texts: Mapping[str, str]) -> bytes:
+    exif = Image.Exif()
+    exif[_DESCRIPTION] = json.dumps(json.loads(texts["sjdvp"]))  # EXIF texts are ASCII
+    comment = b"UNICODE\0" + texts["parameters"].encode("utf-16-be", "replace")
+    exif.get_ifd(_EXIF_IFD)[_USER_COMMENT] = comment
+    return exif.tobytes()
+
+
 def encode_png(image_HWC: np.ndarray[Any, Any], texts: Mapping[str, str]) -> bytes:
     """Return the PNG of an RGB image (uint8), with one iTXt chunk for each text.
 
@@ -180,6 +225,11 @@ def read_metadata(path: Path) -> dict[str, Any]:
     try:
         with Image.open(path) as image:
             info = dict(image.info)
+            exif = image.getexif()
+            if image.format in ("JPEG", "WEBP") and _DESCRIPTION in exif:
+                comment = exif.get_ifd(_EXIF_IFD).get(_USER_COMMENT, b"")
+                info["parameters"] = comment[8:].decode("utf-16-be", "replace")
+                info["sjdvp"] = exif[_DESCRIPTION]
     # SyntaxError is what Pillow raises for a broken chunk
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise FolderError(f"{path.name} is not a readable image: {error}") from error
