@@ -195,7 +195,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         size_ok = self.batch_size == "auto" or self.batch_size >= 1
-        _require(size_ok, "run.batch_size", self.batch_size, "auto, 1 or more")
+        _require(size_ok, "run.batch_size", self.batch_size, "auto, or 1 or more")
         if self.device_map is not None:
             all_gpus = "auto with run.device_map: it takes every GPU"
             _require(self.device == "auto", "run.device", self.device, all_gpus)

@@ -30,7 +30,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """List profiles (a model and its settings), show one with the origin of its values, check."""
+    """List profiles (a model and its settings), show the values of one, or check some."""
     actions: dict[str, Callable[[Mapping[str, Any], list[str], bool], int]] = {
         "list": _list,
         "show": _show,

@@ -17,9 +17,9 @@ from sjdvp.runs.check import check_folder
 from sjdvp.runs.locks import FileLock, is_locked, shard_lock
 from sjdvp.runs.run_json import read_run
 from sjdvp.runs.sharding import Shard
+from tests.fake_engines import Engines
+from tests.fake_engines import request as comparison
 from tests.fake_generator import FakeGenerator
-from tests.test_compare import Engines
-from tests.test_compare import request as comparison
 
 WRONG = RunConfig(model=ModelConfig(path="/nope"), run=RunSettings(seed=7))
 RIGHT = RunConfig(run=RunSettings(seed=8))

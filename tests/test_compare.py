@@ -1,77 +1,20 @@
-"""Decoders in turns, with stand-ins for the engines: who draws what when, and what is on disk after it."""
+"""Decoders in turns, with fake engines: the order of the images, and what is on disk after it."""
 
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from sjdvp.compare import ComparisonRequest, Variant, compare, plan_variants
 from sjdvp.errors import ConfigError, FolderError
 from sjdvp.events import ImageFinished, Note, RunFinished, RunStarted, ignore
-from sjdvp.jobs import ImageResult
-from sjdvp.profiles import resolve
 from sjdvp.report.load import load_runs, require_fair
 from sjdvp.report.metrics import same_tokens, speedup
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.prompts import inline_prompts
 from sjdvp.runs.sharding import Selection
-from tests.fake_generator import noise
-
-TEXTS = ("a red apple", "a plum", "a fig", "a red apple")
-
-
-class Engines:
-    """Stand-ins for engines that keep a diary: (decoder, prompt row, sample) in the order of drawing."""
-
-    def __init__(self) -> None:
-        self.diary: list[tuple[str, int, int]] = []
-        self.opened = 0
-
-    @contextmanager
-    def open(self, configs):
-        self.opened += 1
-        yield [ImageGenerator(config.decoder, self.diary) for config in configs]
-
-
-class ImageGenerator:
-    """Its NFE is a pure function of seed and decoder, as an engine's is."""
-
-    def __init__(self, decoder, diary) -> None:
-        self.decoder, self.diary = decoder, diary
-
-    def generate(self, source):
-        while (job := source.take(wait=True)) is not None:
-            self.diary.append((self.decoder.preset, job.index, job.sample))
-            nfe = 64 if self.decoder.preset == "ar" else 8 + job.seed % 8 + self.decoder.window
-            stats = {
-                "nfe": nfe,
-                "image_tokens": 64,
-                "latency_s": nfe / 100,
-                "token_sha256": f"{job.seed:x}",
-                "device": "cpu",
-            }
-            if "fail" in job.prompt:
-                yield ImageResult(
-                    job, None, stats, {"type": "ImageError", "message": "no image", "hint": ""}
-                )
-            else:
-                yield ImageResult(job, noise(job), stats)
-
-
-def with_settings(more):
-    return resolve("emoji", {"run.seed": 7, "run.batch_size": 1, **more}, {})
-
-
-def request(
-    out: Path, decoders="ar,sjd,sjdvp", texts=TEXTS, sweep=None, **more
-) -> ComparisonRequest:
-    variants = plan_variants(
-        decoders.split(","), sweep or {}, lambda given: with_settings({**more, **given})
-    )
-    return ComparisonRequest(variants, out, inline_prompts(texts), Selection(None, None))
+from tests.fake_engines import TEXTS, Engines, request, with_settings
 
 
 def test_decoders_take_turns_and_the_first_changes(tmp_path):

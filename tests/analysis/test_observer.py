@@ -1,4 +1,4 @@
-"""What the watch sums up, against loops over single looks that anybody can follow; and that watching changes nothing."""
+"""The sums of the observer against plain loops; and observing changes no token."""
 
 import math
 from collections import defaultdict
@@ -22,7 +22,7 @@ SEEDS = list(range(20))
 
 @dataclass
 class Slow:
-    """Keeps every distribution of every position of every row, and goes through them one by one."""
+    """Keeps every distribution of every position of every slot, and goes through them one by one."""
 
     prediction: PredictionConfig
     lives: dict = field(
@@ -50,12 +50,12 @@ class Slow:
                         torch.tensor([[False]]),
                         the_decoder.sampling,
                     )[0, 0].tolist()
-                    code = int(after.tokens_BS[row, n + w]) if n + w < n_after else None
-                    self.forward_pass(
+                    token = int(after.tokens_BS[row, n + w]) if n + w < n_after else None
+                    self.see_position(
                         self.lives[row, n + w],
                         distribution,
                         w,
-                        code,
+                        token,
                         bool(after.accept_map_BS[row, n + w]),
                     )
                     if w < the_decoder.window - 1:
@@ -64,11 +64,11 @@ class Slow:
                         self.sums["overlap", w] += sum(map(min, q, distribution))
                     self.lives[row, n + w].append(distribution)
 
-    def forward_pass(self, life, distribution, w, code, stood) -> None:
+    def see_position(self, life, distribution, w, token, accepted) -> None:
         add = self.sums
-        if code is not None:
+        if token is not None:
             add["tokens"] += 1
-            add["log_likelihood"] += math.log(distribution[code])
+            add["log_likelihood"] += math.log(distribution[token])
             add["entropy"] -= sum(p * math.log(p) for p in distribution)
         if not life:
             return
@@ -84,22 +84,24 @@ class Slow:
                     add["again", n] += again
                     add["mass", n] += last[x]
                     add["again mass", n] += last[x] * again
-        add["looked", w] += 1
+        add["seen", w] += 1
         for name, guess in self.candidates(life, top).items():
             far = sum(abs(a - b) for a, b in zip(guess, distribution, strict=True)) / 2
             add["far", name, w] += far
-            add["far at commit", name] += far * (code is not None)
-        if code is not None:
+            add["far at commit", name] += far * (token is not None)
+        if token is not None:
             every = [*life, distribution]
             add["committed"] += 1
-            add["stood"] += stood
-            add["life"] += distribution[code] > life[0][code]
-            add["stood grew" if stood else "drawn grew"] += distribution[code] > last[code]
+            add["accepted total"] += accepted
+            add["life"] += distribution[token] > life[0][token]
+            add["accepted grew" if accepted else "sampled grew"] += (
+                distribution[token] > last[token]
+            )
             for n in range(1, 5):
                 if len(life) >= n:
                     add["could", n] += 1
                     add["grew", n] += all(
-                        every[-1 - i][code] > every[-2 - i][code] for i in range(n)
+                        every[-1 - i][token] > every[-2 - i][token] for i in range(n)
                     )
 
     def candidates(self, life, top):
@@ -180,9 +182,11 @@ def test_sums_are_those_of_the_loops(drafter, prediction_kind, window, top_k, ri
         [slow["grew", n] / slow["could", n] if slow["could", n] else None for n in range(1, 5)]
     )
     assert found.growth.last_iteration == found.growth.in_a_row[0]
-    assert found.growth.last_iteration_accepted == near(slow["stood grew"] / slow["stood"])
+    assert found.growth.last_iteration_accepted == near(
+        slow["accepted grew"] / slow["accepted total"]
+    )
     assert found.growth.last_iteration_sampled == near(
-        slow["drawn grew"] / (slow["committed"] - slow["stood"])
+        slow["sampled grew"] / (slow["committed"] - slow["accepted total"])
     )
     for rise in found.rises:
         n = rise.rises
@@ -192,15 +196,15 @@ def test_sums_are_those_of_the_loops(drafter, prediction_kind, window, top_k, ri
             if slow["had", n]
             else (None, None)
         )
-    looked = [slow["looked", w] for w in range(window)]
+    seen = [slow["seen", w] for w in range(window)]
     for distance in found.distances:
         far = [slow["far", distance.distribution, w] for w in range(window)]
-        assert distance.everywhere == near(sum(far) / sum(looked))
+        assert distance.everywhere == near(sum(far) / sum(seen))
         assert distance.at_commit == near(
             slow["far at commit", distance.distribution] / slow["committed"]
         )
         assert distance.by_position == near(
-            [a / b if b else None for a, b in zip(far, looked, strict=True)]
+            [a / b if b else None for a, b in zip(far, seen, strict=True)]
         )
     assert [distance.distribution for distance in found.distances] == list(CANDIDATES)
     tested = [slow["tested", w] for w in range(window)]
