@@ -43,8 +43,8 @@ def open_anole(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -
     )
     tokens = chameleon_image_ids(tokenizer)
     network = load_chameleon(weights.path, tokens, device_map, dtype)
-    embeds_TD = network.embeds_TD
-    bos, separator, begin = special_ids(tokenizer, list(_EXPECTED), _EXPECTED, len(embeds_TD))
+    text_embeds = network.text_embeds
+    bos, separator, begin = special_ids(tokenizer, list(_EXPECTED), _EXPECTED, len(text_embeds))
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
@@ -52,9 +52,9 @@ def open_anole(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(
-            tokenizer, embeds_TD, "{prompt}", [bos], [separator, begin], lambda ids: [bos, begin]
+            tokenizer, text_embeds, "{prompt}", [bos], [separator, begin], lambda ids: [bos, begin]
         ),
-        token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
+        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
         row_end_D=None,
         head=packed(network.head),
         vq_decoder=TamingDecoder.load(open_checkpoint(vq_file), TAMING, device_map.device),

@@ -23,7 +23,7 @@ class VqDecoder(Protocol):
     def codebook(self) -> Tensor:
         """Return the codebook vectors [V, E]."""
 
-    def __call__(self, indices_NHW: Tensor) -> Tensor:
+    def __call__(self, indices: Tensor) -> Tensor:
         """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1]."""
 
 
@@ -109,10 +109,10 @@ class ImageModel:
 
         Returns uint8 RGB [height, width, 3]. Raises ImageError when a pixel value is not finite.
         """
-        image_13HW = self.vq_decoder(tokens_N.view(1, self.layout.rows, self.layout.columns))
-        if not image_13HW.isfinite().all():
+        image = self.vq_decoder(tokens_N.view(1, self.layout.rows, self.layout.columns))
+        if not image.isfinite().all():
             raise ImageError(
                 "the VQ decoder gave pixel values that are not finite",
                 "are these the weights of this model?",
             )
-        return to_uint8(image_13HW, truncate=self.truncate_pixels)[0]
+        return to_uint8(image, truncate=self.truncate_pixels)[0]

@@ -40,7 +40,7 @@ class ChameleonNetwork(nn.Module):
         self.head = nn.Linear(config.hidden_size, vocab_size, bias=False)
 
     @property
-    def embeds_TD(self) -> Tensor:
+    def text_embeds(self) -> Tensor:
         """The input embeddings of the whole vocabulary."""
         return self.decoder.embed_tokens.weight.detach()
 

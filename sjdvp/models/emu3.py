@@ -73,9 +73,9 @@ class Emu3VqDecoder(nn.Module):
         """Return the codebook vectors [V, E]."""
         return self.decoder.codebook()
 
-    def forward(self, indices_NHW: Tensor) -> Tensor:
+    def forward(self, indices: Tensor) -> Tensor:
         """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1]."""
-        return 2 * (self.decoder(indices_NHW) * self._std + self._mean) - 1
+        return 2 * (self.decoder(indices) * self._std + self._mean) - 1
 
 
 def open_emu3(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
@@ -87,10 +87,10 @@ def open_emu3(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) ->
     tokens = emu3_image_ids(tokenizer)
     stored = open_checkpoint(weights.path)
     network = _load(weights.path, stored, tokens, device_map, dtype)
-    embeds_TD = network.decoder.embed_tokens.weight.detach()
-    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
+    text_embeds = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(text_embeds) == _RELEASED_VOCABULARY else {}
     bos, begin, image, end_of_line = special_ids(
-        tokenizer, list(_SPECIAL), released, len(embeds_TD)
+        tokenizer, list(_SPECIAL), released, len(text_embeds)
     )
     size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
     negative = [bos, *encode(tokenizer, NEGATIVE), *size]
@@ -101,10 +101,10 @@ def open_emu3(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) ->
         max_prompt=max(MAX_PROMPT, len(negative)),
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(
-            tokenizer, embeds_TD, "{prompt}" + POSITIVE, [bos], size, lambda ids: negative
+            tokenizer, text_embeds, "{prompt}" + POSITIVE, [bos], size, lambda ids: negative
         ),
-        token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
-        row_end_D=embeds_TD[end_of_line],
+        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
+        row_end_D=text_embeds[end_of_line],
         head=packed(network.head),
         vq_decoder=_open_vq_decoder(weights.path, stored, config.vq_decoder, device_map.device),
         truncate_pixels=True,

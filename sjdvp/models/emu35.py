@@ -58,9 +58,9 @@ def open_emu35(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -
     pixels = locate(config.vq_decoder, setting="model.vq_decoder").path
     tokens = emu3_image_ids(tokenizer)
     network = _load(weights.path, tokens, device_map, dtype)
-    embeds_TD = network.decoder.embed_tokens.weight.detach()
-    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
-    begin, image, end_of_line = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
+    text_embeds = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(text_embeds) == _RELEASED_VOCABULARY else {}
+    begin, image, end_of_line = special_ids(tokenizer, list(_SPECIAL), released, len(text_embeds))
     size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
     uncond = [*encode(tokenizer, UNCONDITIONAL), *size]
     return ImageModel(
@@ -70,10 +70,10 @@ def open_emu35(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(
-            tokenizer, embeds_TD, TEMPLATE, [], size, lambda ids: uncond, MAX_PROMPT
+            tokenizer, text_embeds, TEMPLATE, [], size, lambda ids: uncond, MAX_PROMPT
         ),
-        token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
-        row_end_D=embeds_TD[end_of_line],
+        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
+        row_end_D=text_embeds[end_of_line],
         head=packed(network.head),
         vq_decoder=TamingDecoder.load(open_checkpoint(pixels), TAMING, device_map.device),
         truncate_pixels=True,

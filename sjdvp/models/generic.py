@@ -91,7 +91,7 @@ def load(
         DeviceMap(device_map.device),
     )
     first, last = about["first_image_id"], about["first_image_id"] + about["vocab_size"]
-    embeds_TD, head = model.get_input_embeddings().weight.detach(), model.get_output_embeddings()
+    text_embeds, head = model.get_input_embeddings().weight.detach(), model.get_output_embeddings()
     for name, value in list(head.named_parameters()):  # some models have a bias
         setattr(head, name, nn.Parameter(value[first:last], requires_grad=False))
     bos, boi = [about["bos_id"]], [about["boi_id"]]
@@ -104,14 +104,14 @@ def load(
         transformer=Transformer(model.model),
         prompt=TokenPrompter(
             tokenizer,
-            embeds_TD,
+            text_embeds,
             "{prompt}",
             bos,
             boi,
             lambda _: bos + boi,
             about["max_prompt_tokens"],
         ),
-        token_embeds_VD=embeds_TD[first:last],
+        token_embeds_VD=text_embeds[first:last],
         row_end_D=None,
         head=packed(head),
         vq_decoder=vq_decoder.eval().requires_grad_(False),

@@ -116,9 +116,9 @@ def _open(
     original = _is_original(weights.path)
     network = _load(weights.path, stored, device_map, dtype, original=original)
     pixels = stored.under("gen_vision_model." if original else "model.vqmodel.")
-    embeds_TD = network.decoder.embed_tokens.weight.detach()
-    released = _SPECIAL if len(embeds_TD) == _RELEASED_VOCABULARY else {}
-    bos, begin, pad = special_ids(tokenizer, list(_SPECIAL), released, len(embeds_TD))
+    text_embeds = network.decoder.embed_tokens.weight.detach()
+    released = _SPECIAL if len(text_embeds) == _RELEASED_VOCABULARY else {}
+    bos, begin, pad = special_ids(tokenizer, list(_SPECIAL), released, len(text_embeds))
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
@@ -129,7 +129,7 @@ def _open(
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(
             tokenizer,
-            embeds_TD,
+            text_embeds,
             template,
             [bos],
             [begin],

@@ -78,12 +78,12 @@ class HeadNorm(nn.Module):
         self.bias = None if bias is None else _rows(bias, n_q, k_norm.bias, n_kv)
         self._epsilon = q_norm.eps if self.bias is not None else q_norm.variance_epsilon
 
-    def forward(self, x_RWHD: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Normalise each head."""
-        size = x_RWHD.shape[-1:]
+        size = x.shape[-1:]
         if self.bias is None:
-            return rms_norm(x_RWHD, size, eps=self._epsilon) * self.weight
-        return torch.addcmul(self.bias, layer_norm(x_RWHD, size, eps=self._epsilon), self.weight)
+            return rms_norm(x, size, eps=self._epsilon) * self.weight
+        return torch.addcmul(self.bias, layer_norm(x, size, eps=self._epsilon), self.weight)
 
 
 def _rows(q: Tensor, n_q: int, k: Tensor, n_kv: int) -> nn.Parameter:
@@ -125,36 +125,33 @@ class FusedAttention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         """Attend from [R, W, hidden size]; the arguments have transformers' names."""
-        heads_RWHD = self.qkv(hidden_states).unflatten(-1, (-1, self.head_size))
-        qk_RWHD, v_RWHD = heads_RWHD.split([self._n_q + self._n_kv, self._n_kv], 2)
+        heads = self.qkv(hidden_states).unflatten(-1, (-1, self.head_size))
+        qk, v = heads.split([self._n_q + self._n_kv, self._n_kv], 2)
         if self.norm is not None:
-            qk_RWHD = self.norm(qk_RWHD)
-        qk_RHWD = rotate(qk_RWHD, *position_embeddings).transpose(1, 2)
-        q_RHWD, k_RHWD = qk_RHWD.split([self._n_q, self._n_kv], 1)
-        keys, values = cache.update(k_RHWD, v_RWHD.transpose(1, 2), self._layer)
-        out_RWHD = attend(q_RHWD, keys, values, attention_mask, self._scale)
-        return self.out(out_RWHD.flatten(2)), None
+            qk = self.norm(qk)
+        qk = rotate(qk, *position_embeddings).transpose(1, 2)
+        q, k = qk.split([self._n_q, self._n_kv], 1)
+        keys, values = cache.update(k, v.transpose(1, 2), self._layer)
+        out = attend(q, keys, values, attention_mask, self._scale)
+        return self.out(out.flatten(2)), None
 
 
-def attend(
-    q_RHWD: Tensor, keys_RGCD: Tensor, values_RGCD: Tensor, bias_R1XC: Tensor, scale: float
-) -> Tensor:
-    """Attend with H query heads to G key heads under a bias that is added; return [R, W, H, D].
+def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """Attend under a bias that is added to the scores; return [R, W, heads, head size].
 
-    The H / G query heads that share a key head lie one after the other in the window, so that keys
-    are never repeated; the bias has X = W * H / G rows.
+    Queries are [R, heads, W, head size], keys and values [R, key heads, C, head size]. Query heads
+    that share a key head lie one after the other in the window, so that keys are never repeated;
+    the bias is [R, 1, W * heads / key heads, C].
     """
     # What torch chooses on a GPU (ATen's native/transformers/cuda/sdp_utils.cpp and attention.cpp):
     # flash attention refuses every mask; cuDNN's takes one and comes first on sm_90 and sm_100, but
     # `Transformer` turns it off; memory-efficient attention is next, math last. Memory-efficient
     # attention refuses `enable_gqa` and 16-bit heads that are not a multiple of 8, copies a bias
     # whose rows are not, and reads keys by their strides: the cache need not be transposed.
-    n_sequences, n_heads, window, size = q_RHWD.shape
-    q_RGXD = q_RHWD.reshape(n_sequences, keys_RGCD.shape[1], -1, size)
-    out_RGXD = scaled_dot_product_attention(
-        q_RGXD, keys_RGCD, values_RGCD, attn_mask=bias_R1XC, scale=scale
-    )
-    return out_RGXD.reshape(n_sequences, n_heads, window, size).transpose(1, 2)
+    n_sequences, n_heads, window, size = q.shape
+    q = q.reshape(n_sequences, keys.shape[1], -1, size)
+    out = scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=scale)
+    return out.reshape(n_sequences, n_heads, window, size).transpose(1, 2)
 
 
 class SignedRotary(nn.Module):
@@ -173,9 +170,9 @@ class SignedRotary(nn.Module):
         return cos[:, :, None], signed[:, :, None]
 
 
-def rotate(x_RWHD: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotate the pairs (j, j + head size / 2) of each head, for all heads at once."""
-    return torch.addcmul(x_RWHD * cos, x_RWHD.roll(x_RWHD.shape[-1] // 2, -1), signed_sin)
+def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Rotate the pairs (j, j + head size / 2) of all heads [R, W, heads, head size]."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
 
 
 class FusedMlp(nn.Module):

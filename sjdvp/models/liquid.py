@@ -50,21 +50,21 @@ def open_liquid(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) 
     pixel_file = find_file(weights, ["vqgan.ckpt"], config.vq_decoder, "model.vq_decoder")
     n_text = tokenizer.get_vocab_size()
     network = _load(weights.path, n_text, device_map, dtype)
-    embeds_TD = network.decoder.embed_tokens.weight.detach()
+    text_embeds = network.decoder.embed_tokens.weight.detach()
     bos, begin = special_ids(tokenizer, ["<bos>", "<boi>"], {"<bos>": 2}, n_text)
     unconditional = [bos, *encode(tokenizer, UNCONDITIONAL), begin]
     return ImageModel(
         name=weights.name,
         revision=weights.revision,
         layout=ImageLayout(
-            side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN, len(embeds_TD) - n_text
+            side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN, len(text_embeds) - n_text
         ),
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(
-            tokenizer, embeds_TD, TEMPLATE, [bos], [begin], lambda ids: unconditional
+            tokenizer, text_embeds, TEMPLATE, [bos], [begin], lambda ids: unconditional
         ),
-        token_embeds_VD=embeds_TD[n_text:],
+        token_embeds_VD=text_embeds[n_text:],
         row_end_D=None,
         head=packed(network.head),
         vq_decoder=TamingDecoder.load(open_checkpoint(pixel_file), TAMING, device_map.device),

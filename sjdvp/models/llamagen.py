@@ -69,9 +69,9 @@ class CaptionMlp(nn.Module):
         self.fc1 = nn.Linear(n_features, n_hidden, bias=False)
         self.fc2 = nn.Linear(n_hidden, n_hidden, bias=False)
 
-    def forward(self, features_PF: Tensor) -> Tensor:
+    def forward(self, features: Tensor) -> Tensor:
         """Project features."""
-        projected: Tensor = self.fc2(gelu(self.fc1(features_PF), approximate="tanh"))
+        projected: Tensor = self.fc2(gelu(self.fc1(features), approximate="tanh"))
         return projected
 
 
@@ -84,19 +84,19 @@ class CaptionPrompter:
 
     def __call__(self, text: str) -> EncodedPrompt:
         """Build both branches."""
-        features_NF, truncated = self.encode(text)
-        return self.of_features(features_NF, truncated=truncated)
+        features, truncated = self.encode(text)
+        return self.of_features(features, truncated=truncated)
 
     @torch.inference_mode()
-    def of_features(self, features_NF: Tensor, *, truncated: bool = False) -> EncodedPrompt:
+    def of_features(self, features: Tensor, *, truncated: bool = False) -> EncodedPrompt:
         """Build both branches from the features of the caption's tokens [N, F]."""
-        n_free = CAPTION_SLOTS - len(features_NF)
-        visible_P = torch.arange(CAPTION_SLOTS, device=features_NF.device) >= n_free
-        cond = PromptBranch(self.mlp(pad(features_NF, (0, 0, n_free, 0))), visible_P)
+        n_free = CAPTION_SLOTS - len(features)
+        visible_P = torch.arange(CAPTION_SLOTS, device=features.device) >= n_free
+        cond = PromptBranch(self.mlp(pad(features, (0, 0, n_free, 0))), visible_P)
         return EncodedPrompt(
             cond,
             PromptBranch(self.mlp(self.mlp.uncond_embedding), visible_P),
-            len(features_NF),
+            len(features),
             truncated,
         )
 

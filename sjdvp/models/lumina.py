@@ -108,11 +108,11 @@ def _open(
     tokenizer = open_tokenizer(tokenizer_file)
     vq_file = find_file(weights, version.vq_files, config.vq_decoder, "model.vq_decoder")
     network = load_chameleon(weights.path, version.tokens(tokenizer), device_map, dtype)
-    embeds_TD = network.embeds_TD
+    text_embeds = network.text_embeds
     size_names = [f"<reserved{8800 + side // UNIT:05d}>" for side in (height, width)]
     special = [version.begin_of_text(tokenizer_file), SEPARATOR, BEGIN, NEWLINE, *size_names]
     bos, separator, begin, newline, *size = special_ids(
-        tokenizer, special, version.expected, len(embeds_TD)
+        tokenizer, special, version.expected, len(text_embeds)
     )
     template = (
         f"Generate an image of {width}x{height} according to the following prompt:\n{{prompt}}"
@@ -131,10 +131,10 @@ def _open(
         max_prompt=MAX_PROMPT,
         transformer=Transformer(network.decoder),
         prompt=TokenPrompter(
-            tokenizer, embeds_TD, template, [bos], [separator, *image], lambda ids: image
+            tokenizer, text_embeds, template, [bos], [separator, *image], lambda ids: image
         ),
-        token_embeds_VD=embeds_TD[tokens.start : tokens.stop],
-        row_end_D=embeds_TD[newline],
+        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
+        row_end_D=text_embeds[newline],
         head=packed(network.head),
         vq_decoder=version.open_vq(vq_file, device_map.device),
         truncate_pixels=version.truncate_pixels,

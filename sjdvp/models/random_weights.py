@@ -143,6 +143,6 @@ class _GreyDecoder:
     def codebook(self) -> Tensor:
         return self._vectors_VE
 
-    def __call__(self, indices_NHW: Tensor) -> Tensor:
-        n_images, rows, columns = indices_NHW.shape
-        return torch.zeros(n_images, 3, rows, columns, device=indices_NHW.device)
+    def __call__(self, indices: Tensor) -> Tensor:
+        n_images, rows, columns = indices.shape
+        return torch.zeros(n_images, 3, rows, columns, device=indices.device)

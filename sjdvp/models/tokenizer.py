@@ -98,11 +98,11 @@ def _image_ids(tokenizer: Tokenizer, pattern: re.Pattern[str], expected_first: i
 class TokenPrompter:
     """Builds both branches of a prompt: start ids, the text in its template, end ids.
 
-    `embeds_TD` are the text embeddings. Each branch has its own positions, from 0.
+    `text_embeds` are the text embeddings. Each branch has its own positions, from 0.
     """
 
     tokenizer: Tokenizer
-    embeds_TD: Tensor
+    text_embeds: Tensor
     template: str  # the text to encode, with {prompt} in it
     start: list[int]
     end: list[int]
@@ -125,5 +125,5 @@ class TokenPrompter:
         )
 
     def _branch(self, ids: list[int]) -> PromptBranch:
-        ids_P = torch.tensor(ids, device=self.embeds_TD.device)
-        return PromptBranch(self.embeds_TD[ids_P], torch.ones_like(ids_P, dtype=torch.bool))
+        ids_P = torch.tensor(ids, device=self.text_embeds.device)
+        return PromptBranch(self.text_embeds[ids_P], torch.ones_like(ids_P, dtype=torch.bool))

@@ -10,10 +10,10 @@ from sjdvp.models.vq.movq import MovqDecoder as MovqDecoder
 from sjdvp.models.vq.taming import TamingDecoder as TamingDecoder
 
 
-def to_uint8(image_N3HW: Tensor, *, truncate: bool) -> Tensor:
+def to_uint8(images: Tensor, *, truncate: bool) -> Tensor:
     """Return uint8 pixels [N, height, width, 3] of images in [-1, 1].
 
     Official code either truncates or rounds.
     """
-    scaled = (image_N3HW.clamp(-1, 1) + 1) * 127.5
+    scaled = (images.clamp(-1, 1) + 1) * 127.5
     return (scaled if truncate else scaled.round()).to(torch.uint8).movedim(1, -1)

@@ -71,11 +71,11 @@ class MovqDecoder(nn.Module):
         """Return the codebook vectors [V, E]."""
         return self.quantize.embedding.weight
 
-    def forward(self, codes_NHW: Tensor) -> Tensor:
+    def forward(self, codes: Tensor) -> Tensor:
         """Decode codes [N, rows, columns] to pixels [N, 3, height, width], not clipped."""
-        vectors_NE1HW = self.codebook()[codes_NHW].movedim(-1, 1)[:, :, None]
+        vectors = self.codebook()[codes].movedim(-1, 1)[:, :, None]
         # The layers over time treat both alike.
-        both = torch.cat([self.post_quant_conv(vectors_NE1HW), vectors_NE1HW])
+        both = torch.cat([self.post_quant_conv(vectors), vectors])
         for layer in self.decoder.time_res_stack:
             both = layer(both)
         for layer in self.decoder.time_conv:

@@ -92,9 +92,9 @@ class TamingDecoder(nn.Module):
         weight = self.quantize.embedding.weight
         return normalize(weight, dim=-1) if self.normalised else weight
 
-    def forward(self, codes_NHW: Tensor) -> Tensor:
+    def forward(self, codes: Tensor) -> Tensor:
         """Decode codes [N, rows, columns] to pixels [N, 3, height, width], not clipped."""
-        z = self.codebook()[codes_NHW].movedim(-1, 1)
+        z = self.codebook()[codes].movedim(-1, 1)
         image: Tensor = self.decoder(self.post_quant_conv(z))
         return image
 
