@@ -200,7 +200,7 @@ def test_a_full_disk_is_no_run_to_resume(sjdvp, out, arguments, tmp_path, monkey
         ),
         (
             ["compare", "--decoders", "ar", "--batch-size", "auto", "-o", "x", "--prompt", "a"],
-            "needs a batch size of its own",
+            "a comparison needs a fixed batch size",
         ),
         (["compare", "one", "--decoders", "ar"], "finished run folders take no --decoders"),
         (["report", "absent"], "absent is not a run folder"),

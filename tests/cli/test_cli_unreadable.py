@@ -83,7 +83,7 @@ def test_a_run_folder_that_cannot_be_read(sjdvp, barred, tmp_path, command, mode
     out = barred(make_run(tmp_path / "out", "sjd", 2), mode)
     name, *flags = command.split()
     done = sjdvp(name, out, *flags)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert re.search(f"{DENIED}|is not readable", done.stderr.partition("\n")[0])
 
 
