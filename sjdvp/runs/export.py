@@ -68,9 +68,11 @@ def export_folder(out: Path, target: Path, layout: str, *, overwrite: bool = Fal
 def _check_target(out: Path, target: Path, layout: str) -> None:
     if layout not in evaluators.LAYOUTS:
         raise ConfigError(f"unknown layout {layout!r}", f"known layouts: {', '.join(LAYOUTS)}")
-    if target.resolve().is_relative_to((out / IMAGES).resolve()) or (target / RUN).exists():
+    # Not Path.is_file, which fails where the folder cannot be read: that is reported later.
+    is_file = os.path.isfile
+    if target.resolve().is_relative_to((out / IMAGES).resolve()) or is_file(target / RUN):
         raise FolderError(f"{target} is part of a run folder", "export to another folder")
-    if os.path.isfile(target):  # noqa: PTH113 (that of Path fails where the folder cannot be read)
+    if is_file(target):
         raise FolderError(f"{target} is a file, not a folder", "export to a folder")
 
 
