@@ -93,14 +93,14 @@ class MetadataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class NotExported:
     """An image that exists but has no place in this layout."""
 
     reason: str
 
 
 ExportFile = ExportedImage | ExportedGrid | ExportedTar | MetadataFile
-ExportItem = ExportFile | LeftOut
+ExportItem = ExportFile | NotExported
 ExportLayout = Callable[[Sequence[PromptImages]], Iterator[ExportItem]]
 
 
@@ -129,7 +129,7 @@ def t2i_compbench(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
         text = each.benchmark_prompt
         if safe_name(text) != text or "_" in text:
             if any(each.images):
-                yield LeftOut(f"row {each.row}: a file name cannot hold its prompt")
+                yield NotExported(f"row {each.row}: a file name cannot hold its prompt")
             continue
         for sample, image in each.present():
             number = each.row * most + sample
@@ -150,10 +150,10 @@ def dpg(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
             yield ExportedGrid(name, first_four, each.row)
         elif first_four:
             count = len(each.images[:4])
-            yield LeftOut(f"row {each.row}: a grid of {count} needs all of its images")
+            yield NotExported(f"row {each.row}: a grid of {count} needs all of its images")
         for sample, _ in each.present():
             if sample >= 4:
-                yield LeftOut(f"row {each.row}: a fifth image or later")
+                yield NotExported(f"row {each.row}: a fifth image or later")
 
 
 def hpsv2(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
@@ -176,7 +176,7 @@ def wise(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
         if name:
             yield from _first_image(each, f"{safe_name(name)}.png")
         elif any(each.images):
-            yield LeftOut(f"row {each.row}: it has no column prompt_id")
+            yield NotExported(f"row {each.row}: it has no column prompt_id")
 
 
 def tiif(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
@@ -194,7 +194,7 @@ def tiif(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
             yield from _first_image(each, f"{folder}/{numbers[kind]}.png")
         elif any(each.images):
             missing = "short_description or long_description" if kind else "a column type"
-            yield LeftOut(f"row {each.row}: not a prompt of TIIF-Bench, it lacks {missing}")
+            yield NotExported(f"row {each.row}: not a prompt of TIIF-Bench, it lacks {missing}")
         numbers[kind] += 1
 
 
@@ -208,7 +208,7 @@ def mjhq(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
             yield from _first_image(each, f"{safe_name(category)}/{safe_name(name)}{suffix}")
         elif any(each.images):
             missing = "an id" if category else "a column category"
-            yield LeftOut(f"row {each.row}: it lacks {missing}")
+            yield NotExported(f"row {each.row}: it lacks {missing}")
 
 
 def genai_bench(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
@@ -303,7 +303,7 @@ def _first_image(each: PromptImages, name: str) -> Iterator[ExportItem]:
         if sample == 0:
             yield ExportedImage(name, image, each.row)
         else:
-            yield LeftOut(f"row {each.row}: sample {sample}")
+            yield NotExported(f"row {each.row}: sample {sample}")
 
 
 def _flat_name(each: PromptImages, sample: int, image: Path) -> str:

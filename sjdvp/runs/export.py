@@ -20,8 +20,8 @@ from sjdvp.runs.evaluators import (
     ExportedImage,
     ExportedTar,
     ExportFile,
-    LeftOut,
     MetadataFile,
+    NotExported,
     PromptImages,
     grid_png,
 )
@@ -56,8 +56,8 @@ def export_folder(out: Path, target: Path, layout: str, *, overwrite: bool = Fal
     _check_target(out, target, layout)
     left_out: list[str] = []
     items = list(evaluators.LAYOUTS[layout](list(_prompt_images(out, left_out))))
-    left_out += [item.reason for item in items if isinstance(item, LeftOut)]
-    files = [item for item in items if not isinstance(item, LeftOut)]
+    left_out += [item.reason for item in items if isinstance(item, NotExported)]
+    files = [item for item in items if not isinstance(item, NotExported)]
     _require_own_names(files)
     _clear(target, {item.name for item in files}, overwrite=overwrite)
     for item in files:
