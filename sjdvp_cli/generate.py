@@ -200,6 +200,7 @@ def command(
     for note in resolved.notes:
         typer.echo(f"sjdvp: warning: {note}", err=True)
     request = make_request(source, reading, rows, resolved.config, images.out, images.shard)
+    processes.check(resolved.config)
     if output.dry_run:
         from sjdvp_cli.plan import show_plan
 

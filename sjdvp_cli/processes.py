@@ -47,6 +47,14 @@ class Processes:
         if self.gpus is not None:
             parse_gpus(self.gpus)
 
+    def check(self, config: RunConfig) -> None:
+        """Raise ConfigError when the settings allow only one process."""
+        if config.run.device_map and (self.gpus is not None or self.workers is not None):
+            raise ConfigError(
+                "--device-map auto is one process on all GPUs",
+                "leave out --device-map, or --gpus and --workers",
+            )
+
     def generator(self, open_one: OpenGenerator, listen: Listener) -> OpenGenerator:
         """Return what opens the generator of a run; each process opens `open_one`.
 
@@ -70,11 +78,6 @@ class Processes:
         def open_several(config: RunConfig) -> Iterator[ImageGenerator]:
             from sjdvp.workers.pool import open_workers
 
-            if config.run.device_map:
-                raise ConfigError(
-                    "--device-map auto is one process on all GPUs",
-                    "leave out --device-map, or --gpus and --workers",
-                )
             devices = self.devices(config)
             listen(
                 Note(
