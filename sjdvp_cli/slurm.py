@@ -18,9 +18,8 @@ from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
     from sjdvp.generate import Request
-    from sjdvp.slurm.queue import QueuedTask
+    from sjdvp.slurm.queue import QueuedTask, ShardState
     from sjdvp.slurm.script import ArrayJob
-    from sjdvp.slurm.status import ShardState
 
 _array, _task = option("Array"), option("Each task")
 _SHARDS = "Number of tasks; each should run for 10 minutes or more."
@@ -208,9 +207,8 @@ def _check(job: "ArrayJob", request: "Request", *, submit: bool) -> None:
 
 
 def _send_missing(out: Path, source: Source, array: Array) -> int:
-    from sjdvp.slurm.queue import queued_tasks
+    from sjdvp.slurm.queue import queued_tasks, shard_states
     from sjdvp.slurm.script import read_array
-    from sjdvp.slurm.status import shard_states
 
     if not array.submit or source.prompts or source.prompt or array.shards:
         raise ConfigError(
@@ -226,9 +224,8 @@ def _send_missing(out: Path, source: Source, array: Array) -> int:
 
 
 def _send(out: Path, shards: list[int], at_once: str, *, as_json: bool) -> int:
-    from sjdvp.slurm.queue import array_list, submit
+    from sjdvp.slurm.queue import array_list, remember, submit
     from sjdvp.slurm.script import ARRAY, CHECK, FOLDER
-    from sjdvp.slurm.status import remember
 
     tasks = array_list(shards)
     job = submit(out / FOLDER / ARRAY, f"--array={tasks}{at_once}")
@@ -245,9 +242,8 @@ def _send(out: Path, shards: list[int], at_once: str, *, as_json: bool) -> int:
 
 
 def _status(out: Path, *, as_json: bool) -> int:
-    from sjdvp.slurm.queue import array_list
+    from sjdvp.slurm.queue import array_list, shard_states
     from sjdvp.slurm.script import read_array, submit_command
-    from sjdvp.slurm.status import shard_states
 
     count, _ = read_array(out)
     states = shard_states(out, count, _queue())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 REGISTRY = {
     "emoji": "sjdvp.models.generic:open_embedded",
     "generic": "sjdvp.models.generic:open_folder",
-    "anole": "sjdvp.models.anole:open_anole",
+    "anole": "sjdvp.models.chameleon:open_anole",
     "emu3": "sjdvp.models.emu3:open_emu3",
     "emu3.5": "sjdvp.models.emu35:open_emu35",
     "janus": "sjdvp.models.janus:open_janus_pro",

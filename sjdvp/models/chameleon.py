@@ -1,5 +1,7 @@
 """The decoder of Lumina-mGPT 1 and 2 and of Anole: transformers' Chameleon without its VQ model.
 
+Anole-7B is here too: an image head, and 32 x 32 tokens without row ends.
+
 The weights exist in four formats: Meta's (`consolidated.pth`), and `model.safetensors` with norms
 of queries and keys [heads, D] (transformers), [shards, D] (Lumina: one row for each model-parallel
 shard) or [D] (Anole's fork of transformers). Meta's and the last store rotary pairs side by side.
@@ -14,7 +16,10 @@ import torch
 from torch import Tensor, nn
 from transformers import ChameleonConfig, ChameleonModel
 
+from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, WeightsError
+from sjdvp.interfaces import ImageLayout
+from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import (
     Checkpoint,
     StoredWeight,
@@ -24,8 +29,19 @@ from sjdvp.models.checkpoints import (
     renamed,
 )
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.layers import half_split
-from sjdvp.models.transformer import decoder_fields
+from sjdvp.models.image_size import requested, require
+from sjdvp.models.layers import half_split, packed
+from sjdvp.models.tokenizer import (
+    MAX_PROMPT,
+    TokenPrompter,
+    chameleon_image_ids,
+    open_tokenizer,
+    special_ids,
+)
+from sjdvp.models.transformer import Transformer, decoder_fields
+from sjdvp.models.vq import TamingDecoder
+from sjdvp.models.vq.taming import TAMING
+from sjdvp.weights import find_file, locate
 
 _UNUSED = r"model\.vqmodel\.|rope\.freqs"
 
@@ -174,3 +190,43 @@ def _change(
 def _for_each_head(rows: Tensor, n_heads: int) -> Tensor:
     """Repeat the row of each shard [shards, D] for the heads of that shard [heads, D]."""
     return rows.repeat_interleave(n_heads // len(rows), 0)
+
+
+PIXELS_PER_TOKEN = 16
+_EXPECTED = {"<s>": 0, "<reserved08706>": 8710, "<racm3:break>": 8197}
+
+
+def open_anole(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
+    """Open Anole, in Meta's format or in that of transformers.
+
+    With a text-only prompt the official guidance of three branches is uncond + s_txt (cond -
+    uncond), where uncond is [begin of text, begin of image]. Source: GAIR-NLP/anole,
+    chameleon/inference/chameleon.py and logits_processor.py.
+    """
+    side = config.resolution or 512
+    require(requested(config, (side, side)), [(side, side)], "Anole")
+    weights = locate(config.path, config.revision)
+    names = ("tokenizer/text_tokenizer.json", "text_tokenizer.json", "tokenizer.json")
+    tokenizer = open_tokenizer(find_file(weights, names, config.tokenizer, "model.tokenizer"))
+    vq_file = find_file(
+        weights, ("tokenizer/vqgan.ckpt", "vqgan.ckpt"), config.vq_decoder, "model.vq_decoder"
+    )
+    tokens = chameleon_image_ids(tokenizer)
+    network = load_chameleon(weights.path, tokens, device_map, dtype)
+    text_embeds = network.text_embeds
+    bos, separator, begin = special_ids(tokenizer, list(_EXPECTED), _EXPECTED, len(text_embeds))
+    return ImageModel(
+        name=weights.name,
+        revision=weights.revision,
+        layout=ImageLayout(side // PIXELS_PER_TOKEN, side // PIXELS_PER_TOKEN, len(tokens)),
+        max_prompt=MAX_PROMPT,
+        transformer=Transformer(network.decoder),
+        prompt=TokenPrompter(
+            tokenizer, text_embeds, "{prompt}", [bos], [separator, begin], lambda ids: [bos, begin]
+        ),
+        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
+        row_end_D=None,
+        head=packed(network.head),
+        vq_decoder=TamingDecoder.load(open_checkpoint(vq_file), TAMING, device_map.device),
+        truncate_pixels=True,
+    )

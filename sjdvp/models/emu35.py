@@ -17,7 +17,7 @@ from sjdvp.interfaces import ImageLayout
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import StoredWeight, load_strict, open_checkpoint, read_json
 from sjdvp.models.device_map import DeviceMap
-from sjdvp.models.emu3_tokenizer import FILES, open_emu3_tokenizer
+from sjdvp.models.emu3 import FILES, open_emu3_tokenizer
 from sjdvp.models.image_size import Size, multiples, requested, require
 from sjdvp.models.layers import packed
 from sjdvp.models.tokenizer import TokenPrompter, emu3_image_ids, encode, special_ids

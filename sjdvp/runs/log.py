@@ -20,10 +20,9 @@ from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
 from sjdvp.jobs import ImageResult
-from sjdvp.runs.jsonl import JsonRow, numbered_rows
+from sjdvp.runs.jsonl import JsonRow, absent_or, inner, numbered_rows, optional, text, whole, word
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import IMAGES, Shard, log_paths
-from sjdvp.runs.strict_json import absent_or, inner, optional, text, whole, word
 from sjdvp.text import printable
 
 SCHEMA = "sjdvp.image/1"

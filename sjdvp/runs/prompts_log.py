@@ -8,10 +8,19 @@ from typing import Any, Self
 
 from sjdvp.errors import FolderError
 from sjdvp.runs.atomic import write_atomic
-from sjdvp.runs.jsonl import Appender, JsonRow, encode_row, numbered_rows
+from sjdvp.runs.jsonl import (
+    Appender,
+    JsonRow,
+    absent_or,
+    encode_row,
+    inner,
+    numbered_rows,
+    optional,
+    text,
+    whole,
+)
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import PROMPTS, Ranges, in_ranges
-from sjdvp.runs.strict_json import absent_or, inner, optional, text, whole
 from sjdvp.text import printable
 
 _KEYS = ("index", "id", "prompt", "digest", "extra", "asked")

@@ -12,11 +12,10 @@ from typing import Literal
 
 from sjdvp.errors import FolderError
 from sjdvp.runs.atomic import storage_errors, write_atomic
-from sjdvp.runs.jsonl import rows_from, whole_end
+from sjdvp.runs.jsonl import inner, load_json, rows_from, whole, whole_end, word
 from sjdvp.runs.log import ImageKey, LogEntry
 from sjdvp.runs.run_json import Wanted
 from sjdvp.runs.sharding import Shard, log_path
-from sjdvp.runs.strict_json import inner, load_json, whole, word
 
 KINDS = ("overwrite", "reroll")
 Kind = Literal["overwrite", "reroll"]

@@ -15,9 +15,7 @@ from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
 from sjdvp.runs.atomic import write_atomic
-from sjdvp.runs.prompts.model import Prompt, PromptSet
-from sjdvp.runs.sharding import RUN, Selection, new_run_seed
-from sjdvp.runs.strict_json import (
+from sjdvp.runs.jsonl import (
     absent_or,
     inner,
     is_whole,
@@ -28,6 +26,8 @@ from sjdvp.runs.strict_json import (
     text,
     whole,
 )
+from sjdvp.runs.prompts.model import Prompt, PromptSet
+from sjdvp.runs.sharding import RUN, Selection, new_run_seed
 
 SCHEMA = "sjdvp.run/1"
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "Pillow")

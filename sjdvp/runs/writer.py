@@ -21,10 +21,9 @@ from sjdvp.errors import FolderError
 from sjdvp.jobs import ImageResult
 from sjdvp.runs.atomic import storage_errors, write_atomic
 from sjdvp.runs.job_queue import Task
-from sjdvp.runs.jsonl import Appender, JsonRow
+from sjdvp.runs.jsonl import Appender, JsonRow, load_json
 from sjdvp.runs.log import RowMaker
 from sjdvp.runs.sharding import image_file
-from sjdvp.runs.strict_json import load_json
 
 Item = TypeVar("Item")
 

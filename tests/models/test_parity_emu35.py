@@ -13,7 +13,7 @@ from sjdvp.errors import ConfigError, WeightsError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
-from sjdvp.models.emu3_tokenizer import open_emu3_tokenizer
+from sjdvp.models.emu3 import open_emu3_tokenizer
 from sjdvp.models.tokenizer import encode
 from tests.models.harness import (
     CPU,

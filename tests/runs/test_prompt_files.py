@@ -18,7 +18,7 @@ from sjdvp.runs.prompts import (
     read_prompts,
     stream_prompts,
 )
-from sjdvp.runs.prompts.record import is_blank
+from sjdvp.runs.prompts.model import is_blank
 from sjdvp.runs.prompts.text import split_lines
 from sjdvp.text import printable
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import PromptError
-from sjdvp.runs.prompts.model import Prompt
-from sjdvp.runs.prompts.record import is_blank
+from sjdvp.runs.prompts.model import Prompt, is_blank
 from sjdvp.text import printable, shortened
 
 IGNORE = "--ignore-columns carries such columns without using them"

@@ -1,11 +1,16 @@
-"""From a record (an object of JSON, a row of a table) to a prompt, its id and what it carries."""
+"""From a record (an object of JSON, a row of a table) to a prompt, its id and other columns.
+
+`--template '{prompt}, flat design'` makes prompts of a text and of columns.
+"""
 
 import re
+import string
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Empty, Found, Problem, Row, is_blank
+from sjdvp.errors import ConfigError
+from sjdvp.runs.prompts.model import Empty, Found, Problem, ReadOptions, Row, is_blank
 
 PROMPT_NAMES = ("prompt", "prompts", "caption", "text")
 _WHOLE_FLOAT = re.compile(r"\d+\.0")  # how pandas writes a whole number of a column with gaps
@@ -133,3 +138,38 @@ def kind(value: Any) -> str:
     """Name the type of a JSON value for people."""
     kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     return "null" if value is None else kinds.get(type(value), "a number")
+
+
+_EXAMPLE = "for example --template '{prompt}, flat design'; {{ and }} stand for braces"
+
+
+class Template:
+    """A text with fields in braces. Raises ConfigError when it cannot be read."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            parts = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ConfigError(f"--template cannot be read: {error}", _EXAMPLE) from error
+        if any(field is not None and (not field or spec or cast) for _, field, spec, cast in parts):
+            raise ConfigError("--template has fields such as {prompt}, nothing else", _EXAMPLE)
+        self._parts = [(literal, field) for literal, field, _, _ in parts]
+
+    def fill(self, row: Row) -> Found:
+        """Return the row with the new text; the one it had is carried under its column's name."""
+        fields = {**row.extra, "id": row.id, row.column: row.text, "prompt": row.text}
+        text = ""
+        for literal, field in self._parts:
+            text += literal
+            if field is None:
+                continue
+            try:
+                value = lookup(fields, field)
+            except KeyError:
+                names = ", ".join(name for name, held in fields.items() if held is not None)
+                return Problem(row.where, f"no column {field!r} for --template; there are: {names}")
+            if value is None or isinstance(value, dict | list | bool):
+                return Problem(row.where, f"{field!r} in --template is {kind(value)}, not text")
+            text += str(value)
+        extra = row.extra if row.column in row.extra else {**row.extra, row.column: row.text}
+        return replace(row, text=text, extra=extra)

@@ -7,9 +7,17 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from sjdvp.errors import PromptError
+from sjdvp.runs.prompts.model import (
+    Blank,
+    Found,
+    LeftOut,
+    Problem,
+    ReadOptions,
+    Row,
+    is_blank,
+    names_of,
+)
 from sjdvp.runs.prompts.open import open_text
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Found, LeftOut, Problem, Row, is_blank, names_of
 from sjdvp.runs.prompts.sniff import SUFFIXES
 from sjdvp.runs.prompts.text import Line, split_lines, unreadable
 from sjdvp.text import printable

@@ -9,12 +9,11 @@ from typing import Any
 
 import yaml
 
+from sjdvp.runs.jsonl import load_json
 from sjdvp.runs.prompts.columns import kind, make_prompt, make_row
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Found, Problem, Row, at, is_blank
+from sjdvp.runs.prompts.model import Blank, Found, Problem, ReadOptions, Row, at, is_blank
 from sjdvp.runs.prompts.shapes import read_annotations, read_document
 from sjdvp.runs.prompts.text import Line, unreadable
-from sjdvp.runs.strict_json import load_json
 
 GENEVAL_KEYS = ("tag", "include")
 

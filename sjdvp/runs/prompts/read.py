@@ -11,12 +11,22 @@ from typing import BinaryIO
 
 from sjdvp.errors import PromptError
 from sjdvp.runs.prompts.asked import IGNORE, read_asked
+from sjdvp.runs.prompts.columns import Template
 from sjdvp.runs.prompts.folder import Part, open_folder
-from sjdvp.runs.prompts.model import Prompt, PromptSet
+from sjdvp.runs.prompts.model import (
+    Blank,
+    Empty,
+    Found,
+    LeftOut,
+    Problem,
+    Prompt,
+    PromptSet,
+    ReadOptions,
+    Row,
+    Shape,
+    is_blank,
+)
 from sjdvp.runs.prompts.open import open_text
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Empty, Found, LeftOut, Problem, Row, Shape, is_blank
-from sjdvp.runs.prompts.template import Template
 from sjdvp.text import printable
 
 _CHUNK = 1 << 16

@@ -18,8 +18,7 @@ from sjdvp.runs.prompts.columns import (
     make_row,
     missing_column,
 )
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Found, LeftOut, Problem, Shape, names_of
+from sjdvp.runs.prompts.model import Found, LeftOut, Problem, ReadOptions, Shape, names_of
 
 _LISTS = frozenset({*PROMPT_NAMES, "captions", "texts", "data", "rows", "records", "items"})
 _ORIENT = "with pandas: to_json(orient='records')"

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sjdvp.runs.prompts.columns import find_column, lookup
+from sjdvp.runs.prompts.model import ReadOptions, is_blank
 from sjdvp.runs.prompts.objects import GENEVAL_KEYS, parse_json
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import is_blank
 from sjdvp.runs.prompts.tables import DELIMITERS, named_delimiter, split_cells
 from sjdvp.runs.prompts.text import Line
 

@@ -1,12 +1,26 @@
-"""Readers of tables: tsv (literal cells) and csv (RFC 4180). Cells are always text."""
+"""Readers of tables: tsv (literal cells), csv (RFC 4180) and Parquet (through pyarrow).
+
+Cells of tsv and csv are always text.
+"""
 
 import csv
+import io
+import math
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from sjdvp.runs.prompts.columns import find_column, make_row, missing_column
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Found, Problem, at, is_blank
+from sjdvp.runs.prompts.model import (
+    Blank,
+    Found,
+    LeftOut,
+    Problem,
+    ReadOptions,
+    at,
+    is_blank,
+    names_of,
+)
 from sjdvp.runs.prompts.text import Line, unreadable
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -215,3 +229,40 @@ def _explain(error: csv.Error) -> str:
     if "unexpected end of data" in str(error):
         return "a quote opens a cell here and is never closed"
     return f"not RFC 4180: {error}"
+
+
+_NO_PYARROW = "pip install 'sjdvp[parquet]', or with pandas: read_parquet(FILE).to_csv(NEW)"
+
+
+def read_parquet(chunks: Iterable[bytes], options: ReadOptions) -> Iterator[Found]:
+    """Read the rows of a Parquet file; columns that hold bytes (images, say) are left out."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        yield Problem("file", "Parquet, which needs pyarrow", _NO_PYARROW)
+        return
+    try:
+        file = parquet.ParquetFile(io.BytesIO(b"".join(chunks)))
+        schema = file.schema_arrow
+        names = [field.name for field in schema if "binary" not in str(field.type)]
+        left = [repr(name) for name in schema.names if name not in names]
+        yield from [LeftOut(f"not read, as they hold bytes: {names_of(left)}")] if left else []
+        number = 0
+        for batch in file.iter_batches(columns=names):
+            for record in batch.to_pylist():
+                number += 1
+                yield make_row(f"row {number}", _plain(record), options)
+    except arrow.ArrowException as error:
+        yield Problem("file", f"Parquet, damaged: {str(error).splitlines()[0]}")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: dates and decimals become text, NaN null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)

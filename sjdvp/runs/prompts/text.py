@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sjdvp.runs.prompts.options import ReadOptions
-from sjdvp.runs.prompts.record import Blank, Found, Problem, Row, at, is_blank
+from sjdvp.runs.prompts.model import Blank, Found, Problem, ReadOptions, Row, at, is_blank
 
 _BOM = "\ufeff"  # as text; within a file it is what `cat` of several files leaves
 _TWO_FILES = re.compile(rf"[^\s{_BOM}]{_BOM}+[^\s{_BOM}]")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sjdvp.errors import SjdvpError
 from sjdvp.runs.prompts import ReadOptions, read_prompts, read_stream, stream_prompts
-from sjdvp.runs.prompts.record import is_blank
+from sjdvp.runs.prompts.model import is_blank
 from tests.runs.prompts.reading import read, refusal, texts
 
 words = st.text(st.characters(exclude_characters="\0\ufeff", exclude_categories=["Cs"]), min_size=1)
