@@ -102,7 +102,8 @@ def bench(
         with must_fit(what, model.device, "measure smaller ones"):
             point = _measure(model, at_window, batch_size, steps, machine, trained=trained)
         yield point
-        release_memory()  # an engine and its step refer to each other and would stay beside the next
+        # an engine and its step refer to each other and would stay beside the next
+        release_memory()
 
 
 @torch.inference_mode()
