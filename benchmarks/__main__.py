@@ -1,4 +1,5 @@
-"""Compare sjdvp with what people run otherwise: `python -m benchmarks [TABLE ...]`, from a checkout.
+"""Compare sjdvp with what people run otherwise: `python -m benchmarks [TABLE ...]`, from a
+checkout.
 
     steps      a decode step and the bare forward pass, two models    about 3 minutes
     published  our step and a loop in the published style             about 4 minutes

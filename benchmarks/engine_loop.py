@@ -26,7 +26,7 @@ class ScriptedAcceptance:
 
 
 class EngineLoop:
-    """An engine with an image in every slot; `accept` scripts the accepted draft tokens per step."""
+    """An engine with a full batch; `accept` scripts the accepted draft tokens per step."""
 
     def __init__(self, model, config, batch_size, accept=None):
         self.engine = Engine(model, config, batch_size)

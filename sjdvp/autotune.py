@@ -1,4 +1,4 @@
-"""`window: auto` and `batch_size: auto`: measured once per machine and model, then read from disk."""
+"""`window: auto` and `batch_size: auto`: measured once per machine and model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

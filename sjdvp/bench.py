@@ -236,7 +236,7 @@ def _interquartile_range(values: Sequence[float]) -> float:
 
 
 def best(points: Sequence[Point]) -> Point:
-    """Return the point with the most images per second, else the most tokens verified per second."""
+    """Return the point with the most images, else the most verified tokens, per second."""
     return max(points, key=_speed)
 
 

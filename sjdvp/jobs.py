@@ -52,7 +52,7 @@ class JobQueue(Protocol):
         """
 
     def report(self, in_progress: float) -> None:
-        """Hear how far the images in progress are: the sum of their committed parts, 0 to 1 each."""
+        """Hear the progress of the images under way: the sum of their parts, 0 to 1 each."""
 
 
 class JobList:

@@ -1,7 +1,8 @@
-"""Counter noise: every random number is a pure function of image seed, position, iteration, purpose.
+"""Counter noise: each random number is a function of image seed, position, iteration, purpose.
 
 There is no generator and no call order: batch size, order of admission, window, shards and resume
-cannot change a number. It is the finaliser of SplitMix64 (Steele, Lea & Flood 2014) chained over the
+cannot change a number. It is the finaliser of SplitMix64 (Steele, Lea & Flood 2014) chained over
+the
 counters, in wrapping int64 arithmetic.
 """
 

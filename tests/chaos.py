@@ -1,8 +1,10 @@
-"""Runs that are killed with SIGKILL at random moments and resumed: is the folder that of an unbroken run?
+"""Runs that are killed with SIGKILL at random moments and resumed: is the folder that of an
+unbroken run?
 
     python -m tests.chaos --runs 200 --seed 1
 
-Each run is killed up to three times: the parent, one of its workers, or all of them at once. Prints one JSON object.
+Each run is killed up to three times: the parent, one of its workers, or all of them at once. Prints
+one JSON object.
 """
 
 import argparse
@@ -79,7 +81,9 @@ class Chaos:
         shutil.rmtree(self.folder / name)
 
     def await_moment(self, process: subprocess.Popen[bytes], out: Path) -> None:
-        """Wait for one of the images that are still to come, and a moment more; now and then only for the start."""
+        """Wait for one of the images that are still to come, and a moment more; now and then only
+        for the start.
+        """
         there = n_rows(out)
         wanted = self.rng.randint(there - 5, IMAGES)
         while process.poll() is None and n_rows(out) < wanted:
@@ -129,7 +133,9 @@ def n_rows(out: Path) -> int:
 
 
 def contents(out: Path) -> tuple[dict[str, bytes], Counter[str]]:
-    """Return the images' bytes (and anything else that lies beside them), and how often each log row is there."""
+    """Return the images' bytes (and anything else that lies beside them), and how often each log
+    row is there.
+    """
     rows = (row for log in log_paths(out) for row in read_rows(log))
     images = {path.name: path.read_bytes() for path in (out / "images").iterdir()}
     return images, Counter(

@@ -1,4 +1,6 @@
-"""What every test shares: one thread, because two on a busy machine wait for each other longer than they work; a cache folder."""
+"""What every test shares: one thread, because two on a busy machine wait for each other longer than
+they work; a cache folder.
+"""
 
 import os
 
@@ -8,7 +10,8 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
-# The same examples each time, so that what has passed once passes; `--hypothesis-profile=default` looks for others.
+# The same examples each time, so that what has passed once passes; `--hypothesis-profile=default`
+# looks for others.
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
 

@@ -1,4 +1,4 @@
-"""Fake engines for comparisons: their images are noise, their NFE a function of seed and decoder."""
+"""Fake engines for comparisons: images are noise, the NFE a function of seed and decoder."""
 
 from contextlib import contextmanager
 from pathlib import Path

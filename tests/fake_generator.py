@@ -21,7 +21,7 @@ def noise(job: Job) -> np.ndarray:
 
 
 class FakeGenerator:
-    """Draws `batch` jobs at a time and yields them last first; prompts that start with `fail` fail."""
+    """Takes `batch` jobs at a time, yields them last first; prompts that start with `fail` fail."""
 
     def __init__(self, batch: int = 3, seconds: float = 0.0) -> None:
         self.batch = batch
@@ -69,7 +69,7 @@ class FakeGenerator:
 
 
 def main() -> None:
-    """Draw the prompts of a file into a folder slowly, from another process: PROMPTS OUT SECONDS."""
+    """Generate the prompts of a file slowly, from another process: PROMPTS OUT SECONDS."""
     request = Request(RunConfig(), Path(sys.argv[2]), prompts=Path(sys.argv[1]))
     generator = FakeGenerator(batch=2, seconds=float(sys.argv[3]))
 

@@ -1,4 +1,6 @@
-"""A run that came to nothing binds nobody: after a mistake in the settings the corrected command takes the same folder."""
+"""A run that came to nothing binds nobody: after a mistake in the settings the corrected command
+takes the same folder.
+"""
 
 import json
 import subprocess
@@ -48,7 +50,7 @@ def test_other_settings_and_prompts_after_nothing_was_drawn(tmp_path):
 
 
 def test_the_same_settings_keep_their_seed(tmp_path):
-    """As a job array needs it: whoever comes second takes what the first has written, drawn or not."""
+    """As a job array needs it: the second process takes what the first one has written."""
     config = replace(WRONG, run=RunSettings())
     seeds = set()
     for _ in range(2):
@@ -105,9 +107,11 @@ def test_a_comparison_too(tmp_path):
 
 def test_a_lock_that_was_let_go_says_so(tmp_path):
     """Also when writing the note beside it fails: the next run must not hear of a holder."""
-    code = "from pathlib import Path; from sjdvp.runs import locks; from sjdvp.runs.sharding import Shard\n"
+    code = "from pathlib import Path; from sjdvp.runs import locks\n"
+    code += "from sjdvp.runs.sharding import Shard\n"
     code += "def interrupted(path, data): path.write_bytes(data); raise KeyboardInterrupt\n"
-    code += f"locks.write_atomic = interrupted\nwith locks.shard_lock(Path({str(tmp_path)!r}), Shard()): pass"
+    code += "locks.write_atomic = interrupted\n"
+    code += f"with locks.shard_lock(Path({str(tmp_path)!r}), Shard()): pass"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
         != 0

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.process
 
 CPU = torch.device("cpu")
 PROMISED = {
-    "profile", "batch_size", "window", "step_ms", "forward_ms", "step_over_forward", "weights_read_ms", "images_per_s", "device",
-    "dtype", "threads",
+    "profile", "batch_size", "window", "step_ms", "forward_ms", "step_over_forward",
+    "weights_read_ms", "images_per_s", "device", "dtype", "threads",
 }  # fmt: skip
 
 

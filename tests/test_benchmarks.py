@@ -26,7 +26,8 @@ def tiny(monkeypatch):
 
 
 def test_host_reads(tiny):
-    """38 per step with two draft tokens accepted and one rejected, as measured in the official loop.
+    """38 per step with two draft tokens accepted and one rejected, as measured in the official
+    loop.
 
     A row end in the window costs four more.
     """

@@ -1,4 +1,6 @@
-"""Runs without a person: no terminal, no home, no locale, no stdin, readers that go away, two runs at once."""
+"""Runs without a person: no terminal, no home, no locale, no stdin, readers that go away, two runs
+at once.
+"""
 
 import json
 import os
@@ -54,7 +56,9 @@ def prompts(tmp_path):
 
 @pytest.mark.parametrize("workers", [[], ["--workers", 2]])
 def test_as_cron_runs_it(out, prompts, workers):
-    """With stdin closed, not just empty; what it says holds no control character, so that a log of it is safe to show."""
+    """With stdin closed, not just empty; what it says holds no control character, so that a log of
+    it is safe to show.
+    """
     process = start(
         "--prompts", prompts, "-o", out, "-v", *workers, stdin=None, preexec_fn=lambda: os.close(0)
     )

@@ -1,4 +1,6 @@
-"""The main job, drawn by a stand-in generator: what is on disk after it, whatever happens on the way."""
+"""The main job, drawn by a stand-in generator: what is on disk after it, whatever happens on the
+way.
+"""
 
 import dataclasses
 import errno
@@ -487,7 +489,8 @@ def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, 
 def test_a_process_ends_though_its_pipe_stays_open(tmp_path):
     code = (
         "import sys; from pathlib import Path; from tests.test_generate import *;"
-        "run(Request(config(), Path(sys.argv[1]), stdin=sys.stdin.buffer, inline=(), fail_fast=True))"
+        "run(Request(config(), Path(sys.argv[1]), "
+        "stdin=sys.stdin.buffer, inline=(), fail_fast=True))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "out")],

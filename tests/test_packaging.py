@@ -41,7 +41,10 @@ def test_profiles_are_shipped_inside_the_package(built):
 
 
 def test_installed_package_finds_its_profiles(built):
-    code = "from sjdvp.profiles import packaged_folder, resolve; print(packaged_folder(), resolve('emoji', environ={}).config.profile)"
+    code = (
+        "from sjdvp.profiles import packaged_folder, resolve; "
+        "print(packaged_folder(), resolve('emoji', environ={}).config.profile)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=built,

@@ -118,7 +118,8 @@ def test_preset_fills_in_structure_beneath_its_own_layer(home):
 def test_a_higher_preset_drops_lower_structure_and_keeps_parameters(home):
     environ, folder = home
     (folder / "profiles" / "mine.yaml").write_text(
-        "decoder: {preset: sjdvp, init: repeat, drafter: gumbel, window: 8, prediction: {kind: published, rises: 2}}\n"
+        "decoder: {preset: sjdvp, init: repeat, drafter: gumbel, "
+        "window: 8, prediction: {kind: published, rises: 2}}\n"
     )
     decoder = resolve("mine", {"decoder.preset": "coupled"}, environ).config.decoder
     assert (decoder.preset, decoder.drafter, decoder.init, decoder.prediction.kind) == (
@@ -209,7 +210,8 @@ def test_mistakes_in_a_file_name_the_place(tmp_path, text, words):
 def test_scalars_follow_yaml_1_2(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text(
-        "a: 1e-5\nb: no\nc: 012\nd: 1:30\ne: ~\nf: TRUE\ng: 0\nh: -1.5\ni: 2026-01-02\nj: 0x10\nk: .5\nl: 1_000\nm:\n"
+        "a: 1e-5\nb: no\nc: 012\nd: 1:30\ne: ~\nf: TRUE\ng: 0\n"
+        "h: -1.5\ni: 2026-01-02\nj: 0x10\nk: .5\nl: 1_000\nm:\n"
     )
     expected = {
         "a": 1e-5,

@@ -1,4 +1,6 @@
-"""CLIP score and Fréchet distances with tiny encoders of random weights, against torchmetrics called by hand."""
+"""CLIP score and Fréchet distances with tiny encoders of random weights, against torchmetrics
+called by hand.
+"""
 
 import json
 import pickle
@@ -167,7 +169,9 @@ def test_distance_is_the_library_s(metrics, weights, run_folder, reference):
 
 
 def test_fid_is_torch_fidelity_s(metrics, tmp_path, run_folder, reference, monkeypatch):
-    """Only where torch-fidelity can be imported: it needs a torchvision, and none fits beside the torch of constraints.txt."""
+    """Only where torch-fidelity can be imported: it needs a torchvision, and none fits beside the
+    torch of constraints.txt.
+    """
     fidelity = pytest.importorskip(
         "torch_fidelity", reason="torch-fidelity is not there", exc_type=Exception
     )

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 
 class Dying:
-    """Something whose finaliser a signal strikes: Python prints what is raised there, and goes on."""
+    """An object whose finaliser a signal interrupts: Python prints the exception and goes on."""
 
     def __init__(self, signum):
         self.signum = signum

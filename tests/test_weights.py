@@ -140,7 +140,7 @@ def test_a_file_is_looked_for_beside_the_weights_first(hub: Path, tmp_path: Path
 
 
 def test_a_file_of_the_user_s_own_comes_first(hub: Path, tmp_path: Path) -> None:
-    """What a profile names by hub id, found in the cache or not, is for weights that come without."""
+    """A hub id in a profile, in the cache or not, is for weights that come without."""
     (tmp_path / "mine").mkdir()
     for folder in (hub, tmp_path / "mine"):
         (folder / "vq.ckpt").write_bytes(b"")

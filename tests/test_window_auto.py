@@ -1,4 +1,6 @@
-"""`window: auto`: the process that begins a folder picks a number, everybody after it takes that number."""
+"""`window: auto`: the process that begins a folder picks a number, everybody after it takes that
+number.
+"""
 
 import json
 

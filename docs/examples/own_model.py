@@ -3,9 +3,12 @@
     python examples/own_model.py own-model
     sjdvp generate --profile own-model/profile.yaml --prompt "a red cat" --out images
 
-Any Llama- or Qwen-type decoder of transformers will do, with a VQGAN decoder of the taming kind (LlamaGen's, Janus-Pro's). The
-weights written here are random, so the image is noise: put your trained ones in their place. A prompt reaches the model as
-[bos] text [boi]; the tokens of the image follow in raster order, code k as token CODE_OFFSET + k. Guidance compares with
+Any Llama- or Qwen-type decoder of transformers will do, with a VQGAN decoder of the taming kind
+(LlamaGen's, Janus-Pro's). The
+weights written here are random, so the image is noise: put your trained ones in their place. A
+prompt reaches the model as
+[bos] text [boi]; the tokens of the image follow in raster order, code k as token CODE_OFFSET + k.
+Guidance compares with
 [bos] [boi].
 """
 
@@ -25,7 +28,8 @@ WORDS = ["<unk>", "<bos>", "<boi>", "a", "red", "blue", "cat", "dog"]
 CODE_OFFSET, VOCAB_SIZE = len(WORDS), 64
 ROWS = COLUMNS = 8
 
-# Three levels: each code becomes 4 x 4 pixels. The fields are those of transformers' JanusVQVAEConfig.
+# Three levels: each code becomes 4 x 4 pixels. The fields are those of transformers'
+# JanusVQVAEConfig.
 PIXEL_DECODER = {
     "num_embeddings": VOCAB_SIZE,
     "embed_dim": 8,

@@ -28,7 +28,8 @@ def predict(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Slide the distributions by `source_BW`; return the predicted ones, and the changed state.
 
-    `is_new_BW` marks the columns that were committed, `enters_BW` those that enter the window; their
+    `is_new_BW` marks the columns that were committed, `enters_BW` those that enter the window;
+    their
     prediction has no meaning. The result is p' [B, W, V] and fields of `State` by name.
     """
     if config.kind == "none":
@@ -76,7 +77,7 @@ def published(
     history_BLWT: Tensor,
     age_BW: Tensor,
 ) -> Tensor:
-    """Return log p' = log p + beta * M * S for each beta [B, K, W, T] (arXiv 2603.27115, section 3).
+    """Return log p' = log p + beta * M * S per beta [B, K, W, T] (arXiv 2603.27115, section 3).
 
     S = log p - log of the weighted mean of the history; M = 1 where p rose N times in a row.
     """

@@ -1,1 +1,1 @@
-"""The engine: jobs take batch slots, all slots take decode steps together, sequences become images."""
+"""The engine: jobs take batch slots, and all slots take decode steps together."""

@@ -1,4 +1,4 @@
-"""What the engine keeps on disk between runs: measured settings, and the neighbour table of `lantern`.
+"""What the engine keeps on disk between runs: measured settings, the neighbour table of `lantern`.
 
 Everything here can be computed again: a cache folder that cannot be written costs time, no result.
 """

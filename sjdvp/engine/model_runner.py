@@ -67,7 +67,7 @@ class ModelRunner:
         return self._merge_branches(self.model.logits(last_RD))
 
     def kv_bucket(self, n_committed: Mapping[int, int]) -> int:
-        """Return the KV length bucket for the next step, given the positions each slot committed."""
+        """Return the KV length bucket for the next step, given each slot's committed positions."""
         ends = [self._n_prompt[slot] + n + self._width for slot, n in n_committed.items()]
         longest = min(max(ends, default=0), self.kv_buckets[-1])
         return next(length for length in self.kv_buckets if length >= longest)
@@ -112,6 +112,6 @@ def _padded_visible(branch: PromptBranch, n_prompt: int) -> Tensor:
 
 
 def _mask(slots_RW: Tensor, slot_C: Tensor, visible_RC: Tensor) -> Tensor:
-    """Return which slots each token attends to [R, 1, W, C]: visible ones up to its own, and its own."""
+    """Return the slots each token attends to [R, 1, W, C]: visible ones up to its own, and it."""
     own_RW1 = slots_RW[..., None]
     return (((slot_C <= own_RW1) & visible_RC[:, None]) | (slot_C == own_RW1))[:, None]

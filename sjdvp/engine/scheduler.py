@@ -22,7 +22,7 @@ class ImageSequence:
 
 
 class Slots:
-    """A fixed number of batch slots. A free slot takes the next job at once (continuous batching)."""
+    """Batch slots of a fixed number; a free one takes the next job (continuous batching)."""
 
     def __init__(self, batch_size: int) -> None:
         self._sequences: list[ImageSequence | None] = [None] * batch_size

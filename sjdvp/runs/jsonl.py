@@ -1,7 +1,8 @@
 """Strict JSON, and append-only JSONL files.
 
 Files in a run folder may have been edited by hand: strict readers take finite numbers only, check
-the types of fields, and say in a ValueError what is wrong. A JSONL file gets one write and one fsync per call; opening it cuts off a torn last line.
+the types of fields, and say in a ValueError what is wrong. A JSONL file gets one write and one
+fsync per call; opening it cuts off a torn last line.
 """
 
 import contextlib

@@ -85,7 +85,7 @@ def check_unchanged(root: Path, prompts: Sequence[Prompt], updates: Ranges = ())
 
 
 def update_rows(root: Path, prompts: Sequence[Prompt], updates: Ranges) -> None:
-    """Replace the rows `updates` of prompts.jsonl where they have changed; raises as `check_unchanged`.
+    """Replace the rows `updates` of prompts.jsonl that changed; raises as `check_unchanged`.
 
     Holding the folder's lock. Images of another text count as not generated (`LogEntry.is_of`).
     """

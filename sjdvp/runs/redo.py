@@ -53,7 +53,7 @@ def find_redo(root: Path, shard: Shard) -> Redo | None:
 
 
 def resumed_redo(root: Path, shard: Shard, kind: Kind, wanted: Wanted) -> Redo:
-    """Return the redo that is under way, or a new one when that is none of this kind and request."""
+    """Return the redo under way, or a new one when there is none of this kind and request."""
     found = find_redo(root, shard)
     if found is not None and (found.kind, found.wanted) == (kind, wanted):
         return found

@@ -82,7 +82,7 @@ class RunCounts:
         return self.accepted / self.drafted if self.drafted else None
 
     def summary(self, wall_s: float, start_s: float) -> RunSummary:
-        """Return the counts after `wall_s` seconds, `start_s` of them before the first forward pass."""
+        """Return the counts after `wall_s` seconds; `start_s`: before the first forward pass."""
         generation_s = wall_s - start_s
         return RunSummary(
             requested=self.requested,

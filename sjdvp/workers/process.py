@@ -61,7 +61,7 @@ class PipeSource:
 
 
 def work(pipe: Connection, pickled: bytes, config: RunConfig, threads: int) -> None:
-    """Generate the parent's jobs; messages to it are Take, InProgress, ImageResult and, once, Broken.
+    """Generate the parent's jobs; messages to it: Take, InProgress, ImageResult and, once, Broken.
 
     `pickled` is an OpenGenerator, still pickled so that its modules, which may be large, are
     imported after the signal handlers and the watch on the parent are set up.

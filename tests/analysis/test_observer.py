@@ -22,7 +22,7 @@ SEEDS = list(range(20))
 
 @dataclass
 class Slow:
-    """Keeps every distribution of every position of every slot, and goes through them one by one."""
+    """Keeps each distribution of each position and slot, and goes through them one by one."""
 
     prediction: PredictionConfig
     lives: dict = field(
@@ -105,7 +105,9 @@ class Slow:
                     )
 
     def candidates(self, life, top):
-        """The formulae of the design, written out; with the floor, the clip and the mass of the top tokens kept."""
+        """The formulae of the design, written out; with the floor, the clip and the mass of the top
+        tokens kept.
+        """
         c, last, past = self.prediction, life[-1], life[-2::-1][: self.prediction.history]
         weights = [c.decay**lag for lag in range(len(past))]
         weights = [weight / sum(weights) for weight in weights]

@@ -11,8 +11,9 @@ from sjdvp_cli.app import run
 from tests.engine.tiny import save_tiny_model
 
 KEYS = {
-    "decoder", "lossless", "greedy", "images", "failed", "nfe", "tokens_per_nfe", "accept_rate", "speedup_nfe", "ci95",
-    "same_tokens_as_ar", "growth", "rises", "distances", "window", "fidelity", "change",
+    "decoder", "lossless", "greedy", "images", "failed", "nfe", "tokens_per_nfe", "accept_rate",
+    "speedup_nfe", "ci95", "same_tokens_as_ar", "growth", "rises", "distances", "window",
+    "fidelity", "change",
 }  # fmt: skip
 
 

@@ -67,7 +67,9 @@ def sjdvp(capsys, monkeypatch, tmp_path) -> Callable[..., Result]:
 
 
 class StandIn:
-    """Generates the seed's colour; a prompt that says `fail` fails, `full` finds the disk full, `ctrl-c` is one."""
+    """Generates the seed's colour; a prompt that says `fail` fails, `full` finds the disk full,
+    `ctrl-c` is one.
+    """
 
     def generate(self, source):
         import numpy as np

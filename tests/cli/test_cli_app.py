@@ -193,7 +193,8 @@ def test_mistakes_are_one_line_and_advice(sjdvp, arguments, message, hint):
 )
 def test_light_commands_import_nothing_heavy(arguments):
     """The plan of a run may know what a image is, and no more."""
-    code = f"import sys; from sjdvp_cli.app import run; run({arguments.split()!r}); print(*sys.modules, sep='\\n')"
+    code = f"import sys; from sjdvp_cli.app import run; run({arguments.split()!r}); "
+    code += "print(*sys.modules, sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )

@@ -1,4 +1,6 @@
-"""`sjdvp generate` and the commands that look at its folder, with a stand-in for the engine and everything else real."""
+"""`sjdvp generate` and the commands that look at its folder, with a stand-in for the engine and
+everything else real.
+"""
 
 import io
 import json
@@ -213,7 +215,8 @@ def test_a_full_disk_ends_with_1(sjdvp, out):
     result = sjdvp("generate", "--prompt", "a cat", "--prompt", "full", "-o", out)
     assert result.code == 1
     assert result.err.endswith(
-        "sjdvp: error: no space left on the disk\n  make room\nsjdvp: 1/2 ok; run the same command to resume\n"
+        "sjdvp: error: no space left on the disk\n  make room\n"
+        "sjdvp: 1/2 ok; run the same command to resume\n"
     )
 
 

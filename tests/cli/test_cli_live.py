@@ -124,7 +124,8 @@ def test_quiet_keeps_warnings_and_failures(capsys):
             hear(event)
     assert lines(capsys) == [
         "sjdvp: warning: beware",
-        r"sjdvp: failed: prompt row 1, a\x1b[31m cat: ImageError: the logits are not finite (use fp32)",
+        r"sjdvp: failed: prompt row 1, a\x1b[31m cat: "
+        r"ImageError: the logits are not finite (use fp32)",
     ]
 
 

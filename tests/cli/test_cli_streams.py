@@ -1,4 +1,6 @@
-"""Standard streams that are closed, full, or read by nobody: no traceback, and nothing already made is lost."""
+"""Standard streams that are closed, full, or read by nobody: no traceback, and nothing already made
+is lost.
+"""
 
 import json
 import os

@@ -19,7 +19,9 @@ DENIED = "Permission denied"
 
 @pytest.fixture
 def sjdvp(tmp_path):
-    """Run `sjdvp` as somebody for whom the modes of files count: root is made to leave its privileges."""
+    """Run `sjdvp` as somebody for whom the modes of files count: root is made to leave its
+    privileges.
+    """
     humble = (
         ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     )

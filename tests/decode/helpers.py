@@ -126,7 +126,9 @@ def run(
     dtype: torch.dtype = torch.float32,
     step: Callable[[Decoder, State, Tensor], State] = decode_step,
 ) -> tuple[Tensor, Tensor]:
-    """Decode one image a seed through `batch_size` rows, refilled as they end; returns tokens [images, S] and NFE [images]."""
+    """Decode one image a seed through `batch_size` rows, refilled as they end; returns tokens
+    [images, S] and NFE [images].
+    """
     S = model.layout.length
     state = decoder.idle_state(batch_size, dtype, torch.device("cpu"))
     waiting = list(enumerate(seeds))
@@ -160,7 +162,9 @@ def run(
 
 
 def p_value(model: TableModel, decoder: Decoder, n: int, seed: int, step=decode_step) -> float:
-    """Chi-square p-value of n images, drawn at once with one row each, against the model's exact joint distribution."""
+    """Chi-square p-value of n images, drawn at once with one row each, against the model's exact
+    joint distribution.
+    """
     images, _ = run(model, decoder, list(range(seed * n, (seed + 1) * n)), n, step=step)
     every, probability = model.joint(decoder.sampling)
     place = model.vocab_size ** torch.arange(images.shape[1])

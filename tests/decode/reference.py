@@ -1,4 +1,5 @@
-"""Speculative Jacobi decoding with verification prediction, slowly: one image, one position at a time.
+"""Speculative Jacobi decoding with verification prediction, slowly: one image, one position at a
+time.
 
 The words are those of the papers: SJD (arXiv 2410.01699), SJD-VP (2603.27115), speculative sampling
 (2211.17192), MC-SJD (2510.24211), fixed noise (2002.09928), LANTERN (2410.03355), GSD (2508.07747).

@@ -1,4 +1,5 @@
-"""The product's promise: whatever is drafted, the images follow exactly the model's distribution. Shown on a model that can be enumerated.
+"""The product's promise: whatever is drafted, the images follow exactly the model's distribution.
+Shown on a model that can be enumerated.
 
 False-alarm rate: each p-value is compared with 1e-4; seeds are fixed, so a pass is a pass for ever.
 """
@@ -52,18 +53,22 @@ def test_plain_sampling_draws_the_models_probs():
     )
 
 
-# --- negative controls: the test must be able to fail -----------------------------------------------------------------------------
+# --- negative controls: the test must be able to fail ---------------------------------------------
 
 
 def store_the_plain_probs(decoder, state, logits):
-    """The published slip: drafts come from the predicted distribution p', but p is stored beside them."""
+    """The published slip: drafts come from the predicted distribution p', but p is stored beside
+    them.
+    """
     predicted = decode_step(decoder, state, logits)
     plain = decode_step(replace(decoder, prediction=PredictionConfig()), state, logits)
     return replace(predicted, draft_probs_BWV=plain.draft_probs_BWV)
 
 
 def keep_the_old_probs(decoder, state, logits):
-    """The other slip: with a coupled drafter, a kept draft keeps the distribution it was first drawn from."""
+    """The other slip: with a coupled drafter, a kept draft keeps the distribution it was first
+    drawn from.
+    """
     new = decode_step(decoder, state, logits)
     moved = (new.n_B - state.n_B)[:, None] + torch.arange(decoder.window)
     inside = moved < decoder.window - 1
@@ -97,7 +102,7 @@ def test_the_table_of_lossless_verifiers_is_right(verifier):
     assert (p_value(SMALL, tested, n=30_000, seed=2) > ALARM) == LOSSLESS[verifier]
 
 
-# --- token for token -----------------------------------------------------------------------------------------------------------
+# --- token for token ------------------------------------------------------------------------------
 
 
 LONG = TableModel(

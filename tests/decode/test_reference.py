@@ -15,7 +15,8 @@ from tests.decode.reference import Image
 MODEL = MarkovModel(vocab_size=6, forced=([False] * 5 + [True]) * 4, stride=6, sharpness=1.2)
 CODEBOOK = torch.tensor([[0.0], [0.1], [0.25], [0.45], [0.7], [1.0]])
 NEAR = nearest(CODEBOOK, 5).tolist()
-# Where two predictions have been equally wrong, the last bit decides; with these seeds it never does.
+# Where two predictions have been equally wrong, the last bit decides; with these seeds it never
+# does.
 SEEDS = [40, 41, 42]
 INITIALIZATIONS = {1: "uniform", 3: "left", 7: "repeat", 30: "above"}
 

@@ -82,7 +82,9 @@ def test_logits_that_are_not_finite_fail_their_row_alone(values):
 
 
 def test_the_stored_probs_is_the_probs_of_the_draw():
-    """Slots with equal stored distributions: their drafts, taken together, must follow that distribution."""
+    """Slots with equal stored distributions: their drafts, taken together, must follow that
+    distribution.
+    """
     for drafter in ("independent", "coupled", "gumbel"):
         the_decoder, state = started((drafter, "above", "published"), window=4, batch_size=8_000)
         for _ in range(2):

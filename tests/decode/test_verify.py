@@ -1,4 +1,6 @@
-"""The relaxed verifiers against slow versions of their rules, and their limits: with nothing to borrow they are exact."""
+"""The relaxed verifiers against slow versions of their rules, and their limits: with nothing to
+borrow they are exact.
+"""
 
 import pytest
 import torch
@@ -72,9 +74,14 @@ def test_gsd_follows_its_rule(case):
             order = p[b, w].argsort(descending=True).tolist()
             place = order.index(x)
             group = [
-                c for c in order[max(0, place - 2) : place + 3]
-                if c == x or (abs(p[b, w, c] - p[b, w, x]) < relax.delta and (codebook[c] - codebook[x]).norm() < relax.distance)
-            ]  # fmt: skip
+                c
+                for c in order[max(0, place - 2) : place + 3]
+                if c == x
+                or (
+                    abs(p[b, w, c] - p[b, w, x]) < relax.delta
+                    and (codebook[c] - codebook[x]).norm() < relax.distance
+                )
+            ]
             if u[b, w] * q[b, w, group].sum() >= p[b, w, group].sum():
                 break
             stands += 1

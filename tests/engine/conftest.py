@@ -1,4 +1,6 @@
-"""What the tests of the engine share: a tiny model, settings, a job queue, and an engine that has started."""
+"""What the tests of the engine share: a tiny model, settings, a job queue, and an engine that has
+started.
+"""
 
 from dataclasses import replace
 from pathlib import Path

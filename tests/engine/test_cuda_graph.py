@@ -83,7 +83,9 @@ def test_a_step_reads_nothing_back(model64, decoder):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_step_on_a_gpu_stays_there(folder, decoder):
-    """Without a GPU: on the meta device, where a read by the host raises, and so does a tensor that stayed on the host."""
+    """Without a GPU: on the meta device, where a read by the host raises, and so does a tensor that
+    stayed on the host.
+    """
     engine = Engine(
         load(folder, DeviceMap(torch.device("meta")), torch.float32), settings(decoder), 2
     )

@@ -1,4 +1,4 @@
-"""The engine on a tiny model: no image depends on the batch, same-noise is ar, failures stay alone."""
+"""The engine on a tiny model: the batch changes no image, same-noise is ar, failures stay alone."""
 
 import itertools
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_same_noise_is_ar_token_for_token(model64, drafter, prediction, batch_si
 
 @pytest.mark.parametrize("cfg_scale", [1.0, 3.0])
 def test_windowed_forward_pass_equals_the_whole_sequence_at_once(model64, cfg_scale):
-    """Sequences of different lengths, with rejected drafts in the cache, against no cache at all."""
+    """Sequences of different lengths, with rejected drafts in the cache, against no cache."""
     model = model64
     runner = ModelRunner(model, 2, 3, cfg_scale)
     prompts = [model.prompt("red dog on a blue cat"), model.prompt("cat")]

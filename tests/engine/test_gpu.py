@@ -1,4 +1,6 @@
-"""On a real GPU: same tokens from every form of the step, no host wait, batch halved without memory."""
+"""On a real GPU: same tokens from every form of the step, no host wait, batch halved without
+memory.
+"""
 
 from dataclasses import replace
 

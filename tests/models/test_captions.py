@@ -9,7 +9,9 @@ from sjdvp.errors import ConfigError
 from sjdvp.models.t5 import caption_cleaner
 
 CASES = {
-    "A blue Porsche 356 parked in front of a yellow brick wall.": "a blue porsche 356 parked in front of a yellow brick wall.",
+    "A blue Porsche 356 parked in front of a brick wall.": (
+        "a blue porsche 356 parked in front of a brick wall."
+    ),
     "  A cat, holding a sign that says “Hi!” ": 'a cat, holding a sign that says "hi!"',
     "see https://x.org/a?b=1 @bob <b>a dog</b>": "see ?b=1 a dog",
     "IMG_001.png": "",

@@ -187,10 +187,13 @@ from sjdvp.models.device_map import DeviceMap
 def peak():  # KiB; getrusage would count the process that started this one
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 with torch.device("meta"):
-    module = nn.ModuleList([nn.Linear(int(sys.argv[3]), 4096, bias=False) for _ in range(int(sys.argv[2]))])
+    width = int(sys.argv[3])
+    linears = [nn.Linear(width, 4096, bias=False) for _ in range(int(sys.argv[2]))]
+    module = nn.ModuleList(linears)
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
 before = peak()
-load_strict(module, open_checkpoint(Path(sys.argv[1])), "a random model", torch.bfloat16, DeviceMap(torch.device("cpu")))
+checkpoint, cpu = open_checkpoint(Path(sys.argv[1])), DeviceMap(torch.device("cpu"))
+load_strict(module, checkpoint, "a random model", torch.bfloat16, cpu)
 print((peak() - before) * 1024 / sum(p.nbytes for p in module.parameters()))
 """
 

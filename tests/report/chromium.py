@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over its debugging pipe: no driver, no browser library, no port."""
+"""A headless Chromium, driven over its debugging pipe: no driver, no library, no port."""
 
 import base64
 import itertools
@@ -87,7 +87,8 @@ class Tab:
     def first_paint_ms(self) -> float:
         """Return when the first content was on the screen, from the start of loading."""
         return self.run(
-            "new Promise(done => new PerformanceObserver(list => list.getEntriesByName('first-contentful-paint')"
+            "new Promise(done => new PerformanceObserver("
+            "list => list.getEntriesByName('first-contentful-paint')"
             ".forEach(entry => done(entry.startTime))).observe({type: 'paint', buffered: true}))"
         )
 

@@ -1,4 +1,6 @@
-"""Write the reviewed files anew, from the same runs as the tests; look at the difference before committing it."""
+"""Write the reviewed files anew, from the same runs as the tests; look at the difference before
+committing it.
+"""
 
 import shutil
 import tempfile

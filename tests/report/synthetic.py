@@ -1,4 +1,6 @@
-"""Run folders as a real run leaves them, without a model: `python -m tests.report.synthetic DIR ROWS` makes one to look at."""
+"""Run folders as a real run leaves them, without a model: `python -m tests.report.synthetic DIR
+ROWS` makes one to look at.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,6 @@
-"""The page in a real browser: clean console, quick first paint, no sideways scrolling, nothing fetched."""
+"""The page in a real browser: clean console, quick first paint, no sideways scrolling, nothing
+fetched.
+"""
 
 import pytest
 
@@ -40,7 +42,9 @@ def test_large_page(tab, large, width, dark):
 
 
 def _opens_quickly(tab, page, width, dark) -> bool:
-    """First paint within 2 s, on a machine that paints a single word within 0.1 s; on a busier one, as much later as that is."""
+    """First paint within 2 s, on a machine that paints a single word within 0.1 s; on a busier one,
+    as much later as that is.
+    """
     tab.open("data:text/html,word", width, dark=dark)
     slowness = max(1, tab.first_paint_ms() / 100)
     tab.requested.clear()
@@ -51,7 +55,8 @@ def _opens_quickly(tab, page, width, dark) -> bool:
 def test_images_are_shown_once_they_come_into_view(tab, large):
     tab.open(large.as_uri())
     assert tab.run(
-        "(async () => { const i = document.images[document.images.length - 1]; i.scrollIntoView(); await i.decode();"
+        "(async () => { const i = document.images[document.images.length - 1]; "
+        "i.scrollIntoView(); await i.decode();"
         " return i.naturalWidth > 0 })()"
     )
 
@@ -62,7 +67,10 @@ def test_side_by_side(tab, tmp_path):
     tab.open(page.as_uri(), 390)
     assert tab.complaints == []
     assert tab.run("document.documentElement.scrollWidth") == 390
-    tops = "[...document.querySelectorAll('article:first-child img')].map(i => Math.round(i.getBoundingClientRect().top))"
+    tops = (
+        "[...document.querySelectorAll('article:first-child img')]"
+        ".map(i => Math.round(i.getBoundingClientRect().top))"
+    )
     assert (
         len(set(tab.run(tops))) == 1
     )  # three images of one prompt beside each other, on a phone too

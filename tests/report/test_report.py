@@ -56,9 +56,9 @@ def test_nothing_comes_from_elsewhere(written):
     policy = re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
     style = re.search("<style>(.*?)</style>", page, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert (
-        policy
-        == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert policy == (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
     )
     assert " style=" not in page
     assert not re.search(r"(src|href)=\"(?!data:)", page)

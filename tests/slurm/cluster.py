@@ -1,6 +1,8 @@
-"""A real SLURM cluster on this machine, for one test: Debian's munged, slurmctld and two slurmd with two pretended GPUs each.
+"""A real SLURM cluster on this machine, for one test: Debian's munged, slurmctld and two slurmd
+with two pretended GPUs each.
 
-All its files lie in one folder; it has ports and a munge socket of its own, so it does not meet a SLURM that is there already.
+All its files lie in one folder; it has ports and a munge socket of its own, so it does not meet a
+SLURM that is there already.
 """
 
 import contextlib
@@ -53,7 +55,8 @@ MinJobAge=3600
 SlurmdTimeout=60
 GresTypes=gpu
 {nodes}
-PartitionName=main Nodes=ALL Default=YES DefaultTime=10 MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
+PartitionName=main Nodes=ALL Default=YES DefaultTime=10 MaxTime=60 \\
+  PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
 PartitionName=high Nodes=ALL DefaultTime=10 MaxTime=60 PriorityTier=10 PreemptMode=OFF
 """
 
@@ -116,7 +119,8 @@ class Cluster:
     def _configure(self) -> None:
         port, host = _free_ports(len(NODES) + 1), socket.gethostname().partition(".")[0]
         lines = [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + i} CPUs=2 RealMemory=2000 Gres=gpu:2"
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + i} "
+            "CPUs=2 RealMemory=2000 Gres=gpu:2"
             for i, node in enumerate(NODES, start=1)
         ]
         conf = _CONF.format(host=host, port=port, folder=self.folder, nodes="\n".join(lines))
@@ -124,7 +128,9 @@ class Cluster:
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self._devices()}[0-1]\n")
 
     def _devices(self) -> str:
-        """GPUs must be character devices: twins of /dev/null, or terminals where those may not be made."""
+        """GPUs must be character devices: twins of /dev/null, or terminals where those may not be
+        made.
+        """
         try:
             for i in (0, 1):
                 os.mknod(self.folder / "dev" / f"gpu{i}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -167,7 +173,8 @@ class Cluster:
 
     def signal(self, job: str, name: str) -> None:
         """Signal a batch script as `#SBATCH --signal=B:` does."""
-        # scancel 22.05 delivers it, but while others of the array are pending it tries again 5 s later: stopped before that.
+        # scancel 22.05 delivers it, but while others of the array are pending it tries
+        # again 5 s later: stopped before that.
         command = ["scancel", "--batch", f"--signal={name}", job]
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(command, env=self.environ, capture_output=True, timeout=2, check=True)

@@ -1,4 +1,6 @@
-"""`sjdvp` with a generator that needs no model, and that pauses after each image while the file HOLD exists."""
+"""`sjdvp` with a generator that needs no model, and that pauses after each image while the file
+HOLD exists.
+"""
 
 import os
 import time

@@ -1,4 +1,6 @@
-"""A job array on a real cluster through a bad day, from the writing of its script to the check at its end."""
+"""A job array on a real cluster through a bad day, from the writing of its script to the check at
+its end.
+"""
 
 import json
 import subprocess
@@ -112,7 +114,8 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
     array, states, _ = work.status()
     assert (array, states) == ("", ["RUNNING"] * 4 + ["PENDING"] * 4)
 
-    # Task 0 is told that its time is nearly up; the node of task 2 dies; another user's job takes a GPU of the node of task 1.
+    # Task 0 is told that its time is nearly up; the node of task 2 dies; another user's job
+    # takes a GPU of the node of task 1.
     cluster.signal(f"{job}_0", "USR1")
     wait_until(lambda: "requeued" in work.log(job, 0), 10)
     cluster.kill_node(nodes[2])
@@ -168,12 +171,15 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
 
 
 def test_ranks_of_srun_and_a_single_process_beside_them(cluster, tmp_path):
-    """Outside of srun SLURM says NTASKS=4 and PROCID=0 though one process runs: it has to draw everything."""
+    """Outside of srun SLURM says NTASKS=4 and PROCID=0 though one process runs: it has to draw
+    everything.
+    """
     work = Work(cluster, tmp_path)
     options = (
         f"-m tests.slurm.program generate --prompts {work.prompts} --limit 8 --shard auto --seed 1"
     )
-    script = f"cd {ROOT}; {sys.executable} {options} -o {tmp_path}/one; srun {sys.executable} {options} -o {tmp_path}/four"
+    command = f"{sys.executable} {options} -o {tmp_path}"
+    script = f"cd {ROOT}; {command}/one; srun {command}/four"
     job = cluster.ask(
         "sbatch",
         "--parsable",

@@ -1,4 +1,6 @@
-"""SLURM's commands, played by small scripts: what is asked of them and what is made of their answers."""
+"""SLURM's commands, played by small scripts: what is asked of them and what is made of their
+answers.
+"""
 
 import json
 import shlex
@@ -30,7 +32,8 @@ def slurm(tmp_path, monkeypatch):
             (folder / f"{name}.txt").write_text(text)
             script = folder / name
             script.write_text(
-                f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\nexec /bin/cat {folder}/{name}.txt\n'
+                f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/calls\n'
+                f"exec /bin/cat {folder}/{name}.txt\n"
             )
             script.chmod(0o755)
         return lambda: (
@@ -118,7 +121,8 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
     assert "--dependency=afterany:5" in submitted[1]
     assert read_array(out) == (4, "%2")
 
-    # Shard 0 is done and forgotten by the queue, 1 has failed, 2 runs, 3 is nowhere; another job of the same user does not count.
+    # Shard 0 is done and forgotten by the queue, 1 has failed, 2 runs, 3 is nowhere; another
+    # job of the same user does not count.
     for shard, limit in ((0, None), (1, 1)):
         generator = FakeGenerator()
         config = RunConfig().run

@@ -43,7 +43,8 @@ def test_what_the_array_asks_and_runs():
     ]
     command = text[text.index("exec ") :]
     assert command == (
-        "exec python -m sjdvp_cli generate \\\n    --prompts 'my prompts.txt' \\\n    --out /data/out \\\n"
+        "exec python -m sjdvp_cli generate \\\n    --prompts 'my prompts.txt' \\\n"
+        "    --out /data/out \\\n"
         '    --shard "$SLURM_ARRAY_TASK_ID/8"\n'
     )
 

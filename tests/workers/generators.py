@@ -15,7 +15,9 @@ from tests.fake_generator import FakeGenerator
 
 
 class Obedient(FakeGenerator):
-    """`sleep 0.3`, `print this`, `die`, `segfault`, `kill`, `raise`: once each while the file FILE of `die FILE` is not there."""
+    """`sleep 0.3`, `print this`, `die`, `segfault`, `kill`, `raise`: once each while the file FILE
+    of `die FILE` is not there.
+    """
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
         while jobs := self._take(source):
@@ -60,7 +62,9 @@ def open_obedient(config: RunConfig) -> Iterator[Obedient]:
 
 
 class Timed(FakeGenerator):
-    """Notes who drew an image, from when to when, where a row has room for text; `sleep 0.3` takes that long."""
+    """Notes who drew an image, from when to when, where a row has room for text; `sleep 0.3` takes
+    that long.
+    """
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
         while (job := source.take(wait=True)) is not None:

@@ -1,4 +1,6 @@
-"""Print the signal masks that two workers have right after their start: `python -m tests.workers.masks`."""
+"""Print the signal masks that two workers have right after their start: `python -m
+tests.workers.masks`.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""`sjdvp` with a generator that needs no model, in worker processes too: `python -m tests.workers.program`."""
+"""`sjdvp` with a generator that needs no model, in worker processes too: `python -m
+tests.workers.program`.
+"""
 
 import sjdvp_cli.generate
 from sjdvp_cli.app import main

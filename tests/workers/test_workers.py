@@ -142,7 +142,9 @@ def test_stdout_belongs_to_the_parent(tmp_path, capfd):
 
 
 def test_work_is_shared_evenly(tmp_path):
-    """100 images of uneven length on 3 workers: from when all are there, they idle for at most a tenth of the time."""
+    """100 images of uneven length on 3 workers: from when all are there, they idle for at most a
+    tenth of the time.
+    """
     seconds = [
         0.05 * (1 + i % 7) for i in range(100)
     ]  # long against what a busy machine takes to pass a job on
@@ -162,7 +164,9 @@ def test_work_is_shared_evenly(tmp_path):
 
 
 def test_signals_are_held_back_from_the_first_moment():
-    """A worker that is still starting must not end in a KeyboardInterrupt: the first one too, in a process that never had any."""
+    """A worker that is still starting must not end in a KeyboardInterrupt: the first one too, in a
+    process that never had any.
+    """
     told = subprocess.run(
         [sys.executable, "-m", "tests.workers.masks"], capture_output=True, text=True, check=True
     ).stdout

@@ -15,12 +15,14 @@ PAD, UNK, BOS, BOI = range(4)
 HELD_OUT_SHARE = 0.1
 TEXT_MULTIPLE = 64
 LEADS = (
-    "a photo of", "a picture of", "an emoji of", "a drawing of", "an illustration of", "a painting of",
-    "an image of", "a close up of", "a cute", "a small", "a big", "one", "the", "my",
+    "a photo of", "a picture of", "an emoji of", "a drawing of", "an illustration of",
+    "a painting of", "an image of", "a close up of", "a cute", "a small", "a big", "one",
+    "the", "my",
 )  # fmt: skip
 TAILS = (
-    ", highly detailed", ", oil painting", ", digital art", ", 4k", ", simple", ", flat design", "!", ".",
-    ", studio light", ", in the style of a sticker", ", watercolor", ", vector art", ", on a sunny day",
+    ", highly detailed", ", oil painting", ", digital art", ", 4k", ", simple", ", flat design",
+    "!", ".", ", studio light", ", in the style of a sticker", ", watercolor",
+    ", vector art", ", on a sunny day",
 )  # fmt: skip
 FILLERS = (
     "in",

@@ -1,7 +1,8 @@
 """Measure what relaxed verifiers gain and cost on the embedded model: NFE against fidelity.
 
 python -m training.emoji.relaxed --work FOLDER              generate, analyze, score, print a table
-python -m training.emoji.relaxed --work FOLDER --limit 24   the same for the first 24 of the 200 prompts
+python -m training.emoji.relaxed --work FOLDER --limit 24   the same for the first 24 of the 200
+prompts
 
 Two images for each prompt. A folder that is complete is only scored.
 """

@@ -254,7 +254,7 @@ class Trainer:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Move the averages toward the weights, faster at first; `before` stops at the last part."""
+        """Move the averages to the weights, faster at first; `before` stops at the last part."""
         keep = min(self.plan.average, (1 + self.step) / (10 + self.step))
         for average in (self.average, self.before)[: 2 if self.progress < 1 else 1]:
             for mean, p in zip(average.parameters(), self.transformer.parameters(), strict=True):

@@ -23,8 +23,8 @@ from sjdvp.runs.prompts.model import Found, LeftOut, Problem, ReadOptions, Shape
 _LISTS = frozenset({*PROMPT_NAMES, "captions", "texts", "data", "rows", "records", "items"})
 _ORIENT = "with pandas: to_json(orient='records')"
 _SHAPES_READ = (
-    "read are: a list, one list under 'prompts', records or texts by id, lists by style, columns of "
-    "a table (pandas), COCO captions, one record (--column KEY); jq '.KEY' FILE takes a part out"
+    "read are: a list, one list under 'prompts', records or texts by id, lists by style, columns "
+    "of a table (pandas), COCO captions, one record (--column KEY); jq '.KEY' FILE takes a part out"
 )
 
 
@@ -217,7 +217,7 @@ def _carrying(carried: dict[str, Any], entry: Entry | Found) -> Entry | Found:
 
 
 def _by_key(value: dict[str, Any], options: ReadOptions) -> Entries | None:
-    """Read records by id, or texts by id (with a digit or suffix in each id: {"error": "..."} is none)."""
+    """Read records or texts by id (texts: with a digit or suffix in each id)."""
     records = all(isinstance(entry, dict) for entry in value.values())
     texts = all(isinstance(v, str) and re.search(r"[\d.]", k) for k, v in value.items())
     if not records and not texts:

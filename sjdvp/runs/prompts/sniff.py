@@ -243,7 +243,7 @@ def _yaml(first: str, ahead: Ahead, options: ReadOptions) -> str | Refused | Non
 
 
 def _mapping(ahead: Ahead) -> str | Refused | None:
-    """See a mapping of YAML in the first lines; what is under a key proves it, `key: text` may not."""
+    """See a YAML mapping in the first lines; what is under a key proves it, `key: text` may not."""
     keys: list[str] = []
     above = ""
     for count in range(1, _YAML_LINES + 1):

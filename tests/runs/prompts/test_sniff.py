@@ -1,4 +1,4 @@
-"""Structured text is read for what it is or refused, never taken for prompts; prompts always are."""
+"""Structured text is read for what it is or refused; it is never taken for plain prompts."""
 
 import csv
 import io
