@@ -55,7 +55,7 @@ class ModelConfig:
     tokenizer: str | None = None  # the text tokenizer, where it is not beside the weights
     vq_decoder: str | None = None  # the VQ decoder, where it is not beside the weights
     text_encoder: str | None = None  # LlamaGen t2i: flan-t5-xl
-    clean_captions: bool = False  # LlamaGen t2i: clean prompts as in training; needs sjdvp[t5]
+    clean_captions: bool = False  # LlamaGen t2i: clean prompts as in training; needs the extra t5
     resolution: int | None = None  # side of the training square in pixels, if not in the weights
     heads: int | None = None  # attention heads, if neither weights nor family tell (LlamaGen)
     revision: str | None = None  # of the hub repository

@@ -1,4 +1,4 @@
-"""Quality of the images of finished runs: CLIP score and Fréchet distance. Needs `sjdvp[eval]`.
+"""Quality of the images of finished runs: CLIP score and Fréchet distance. Needs the extra `eval`.
 
 The log pairs images with prompts. The measures are those of torchmetrics, and weights come from
 local paths only.
@@ -24,6 +24,7 @@ from sjdvp.runs.log import image_sizes
 from sjdvp.runs.sharding import RUN
 
 BATCH = 16
+_INSTALL = "in the checkout of sjdvp: pip install '.[eval]'"
 # What bytes that are not a pickle raise when they are read as one.
 _UNPICKLING = (
     *(pickle.PickleError, RuntimeError, EOFError, OSError, ValueError, TypeError, AttributeError),
@@ -211,9 +212,7 @@ def inception_distance(
         _require_tensors(weights)
         made = metric(feature=2048, feature_extractor_weights_path=str(weights))
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "the package torch-fidelity is not installed", 'pip install "sjdvp[eval]"'
-        ) from error
+        raise ConfigError("the package torch-fidelity is not installed", _INSTALL) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise _no_inception(weights, error) from error
     return _distance(made, images, reference, device)
@@ -252,7 +251,7 @@ def _torchmetrics(module: str, name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the package {str(error.name).partition('.')[0]} is not installed",
-            'pip install "sjdvp[eval]"',
+            _INSTALL,
         ) from error
     return getattr(found, name)
 

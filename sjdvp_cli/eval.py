@@ -43,7 +43,10 @@ def command(
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Measure image quality: CLIP score and Fréchet distance; needs sjdvp[eval]."""
+    """Measure image quality: CLIP score and Fréchet distance.
+
+    Install the packages for it first, in the checkout of sjdvp: pip install '.[eval]'
+    """
     if not clip and not inception:
         raise ConfigError(
             "eval needs --clip or --inception",

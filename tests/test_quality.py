@@ -89,7 +89,9 @@ def reference(tmp_path_factory):
 
 @pytest.fixture
 def metrics():
-    return pytest.importorskip("torchmetrics", reason="torchmetrics is not installed (sjdvp[eval])")
+    return pytest.importorskip(
+        "torchmetrics", reason="torchmetrics is not installed (the extra eval)"
+    )
 
 
 def pixels(file):
@@ -218,7 +220,7 @@ def test_missing_package_is_said(weights, run_folder, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
     with pytest.raises(ConfigError, match="the package torchmetrics is not installed") as caught:
         measure([run_folder], clip=weights, reference=None, inception=None, device=CPU)
-    assert caught.value.hint == 'pip install "sjdvp[eval]"'
+    assert caught.value.hint == "in the checkout of sjdvp: pip install '.[eval]'"
 
 
 @pytest.mark.parametrize(

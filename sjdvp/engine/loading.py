@@ -82,7 +82,7 @@ def _all_gpus() -> dict[torch.device, int]:
     if find_spec("accelerate") is None:
         raise ConfigError(
             "--device-map auto: the package accelerate is not installed",
-            'pip install "sjdvp[big]"',
+            "in the checkout of sjdvp: pip install '.[big]'",
             "run.device_map",
         )
     gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]

@@ -73,7 +73,7 @@ def share_out(n_layers: int, n_bytes: int, free: Mapping[torch.device, int]) -> 
 
 def compute_on(part: nn.Module, device: torch.device) -> None:
     """Move the inputs of a part of a decoder to `device` at every call, but not the KV cache."""
-    from accelerate.hooks import AlignDevicesHook, add_hook_to_module  # the extra sjdvp[big]
+    from accelerate.hooks import AlignDevicesHook, add_hook_to_module  # the extra big
 
     add_hook_to_module(part, AlignDevicesHook(device, skip_keys="cache"))
 

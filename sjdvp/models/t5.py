@@ -87,7 +87,8 @@ def caption_cleaner() -> Callable[[str], str]:
     except ImportError as error:
         raise ConfigError(
             f"cleaning captions needs ftfy and beautifulsoup4; {error.name} is not installed",
-            'pip install "sjdvp[t5]", or --set model.clean_captions=false to clean nothing',
+            "in the checkout of sjdvp: pip install '.[t5]'; "
+            "or --set model.clean_captions=false to clean nothing",
             "model.clean_captions",
         ) from error
 

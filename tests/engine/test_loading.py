@@ -14,7 +14,10 @@ def test_without_accelerate(monkeypatch):
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="accelerate is not installed") as caught:
         loading.load_model(SHARED)
-    assert (caught.value.exit_code, caught.value.hint) == (2, 'pip install "sjdvp[big]"')
+    assert (caught.value.exit_code, caught.value.hint) == (
+        2,
+        "in the checkout of sjdvp: pip install '.[big]'",
+    )
 
 
 def test_without_gpus(monkeypatch):

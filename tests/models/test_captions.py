@@ -35,5 +35,5 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="ftfy is not installed") as caught:
         caption_cleaner()
     assert caught.value.exit_code == 2
-    assert 'pip install "sjdvp[t5]"' in caught.value.hint
+    assert "pip install '.[t5]'" in caught.value.hint
     assert "clean_captions=false" in caught.value.hint

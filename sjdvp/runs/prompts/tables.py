@@ -231,7 +231,10 @@ def _explain(error: csv.Error) -> str:
     return f"not RFC 4180: {error}"
 
 
-_NO_PYARROW = "pip install 'sjdvp[parquet]', or with pandas: read_parquet(FILE).to_csv(NEW)"
+_NO_PYARROW = (
+    "in the checkout of sjdvp: pip install '.[parquet]'; "
+    "or with pandas: read_parquet(FILE).to_csv(NEW)"
+)
 
 
 def read_parquet(chunks: Iterable[bytes], options: ReadOptions) -> Iterator[Found]:

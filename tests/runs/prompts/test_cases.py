@@ -192,7 +192,7 @@ def test_several_files_one_after_another(tmp_path):
 
 
 def test_parquet(tmp_path):
-    pytest.importorskip("pyarrow", reason="the extra sjdvp[parquet]")
+    pytest.importorskip("pyarrow", reason="the extra parquet")
     data = (CASES / "two_rows.parquet").read_bytes()
     for name in ("p.parquet", "p"):
         found = read(tmp_path, name, data)
@@ -205,4 +205,4 @@ def test_parquet(tmp_path):
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     data = (CASES / "two_rows.parquet").read_bytes()
-    assert "sjdvp[parquet]" in refusal(tmp_path, "p.parquet", data)
+    assert "pip install '.[parquet]'" in refusal(tmp_path, "p.parquet", data)
