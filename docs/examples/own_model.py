@@ -1,15 +1,13 @@
-"""Bring a model of your own: write a folder that sjdvp draws with.
+"""Bring a model of your own: write a model folder for sjdvp.
 
-    python examples/own_model.py own-model
+    python docs/examples/own_model.py own-model
     sjdvp generate --profile own-model/profile.yaml --prompt "a red cat" --out images
 
-Any Llama- or Qwen-type decoder of transformers will do, with a VQGAN decoder of the taming kind
-(LlamaGen's, Janus-Pro's). The
-weights written here are random, so the image is noise: put your trained ones in their place. A
-prompt reaches the model as
-[bos] text [boi]; the tokens of the image follow in raster order, code k as token CODE_OFFSET + k.
-Guidance compares with
-[bos] [boi].
+The transformer can be any Llama- or Qwen-type decoder of transformers, the VQ decoder any VQGAN decoder
+of the taming kind (such as those of LlamaGen and Janus-Pro). The weights written here are random, so
+the image is noise: replace them by yours. A prompt reaches the model as [bos] text [boi]; the image
+tokens follow in raster order, and image token k has the id FIRST_IMAGE_ID + k. The unconditional
+branch of guidance is [bos] [boi].
 """
 
 import json
@@ -25,12 +23,11 @@ from transformers import JanusVQVAEConfig, Qwen2Config, Qwen2ForCausalLM
 from sjdvp.models.vq import TamingDecoder
 
 WORDS = ["<unk>", "<bos>", "<boi>", "a", "red", "blue", "cat", "dog"]
-CODE_OFFSET, VOCAB_SIZE = len(WORDS), 64
+FIRST_IMAGE_ID, VOCAB_SIZE = len(WORDS), 64
 ROWS = COLUMNS = 8
 
-# Three levels: each code becomes 4 x 4 pixels. The fields are those of transformers'
-# JanusVQVAEConfig.
-PIXEL_DECODER = {
+# Three levels: an image token becomes 4 x 4 pixels. The fields are those of JanusVQVAEConfig.
+VQ_DECODER = {
     "num_embeddings": VOCAB_SIZE,
     "embed_dim": 8,
     "latent_channels": 32,
@@ -44,11 +41,11 @@ DESCRIPTION = {
     "name": "own-model",
     "grid": {"rows": ROWS, "columns": COLUMNS},
     "vocab_size": VOCAB_SIZE,
-    "first_image_id": CODE_OFFSET,
+    "first_image_id": FIRST_IMAGE_ID,
     "bos_id": WORDS.index("<bos>"),
     "boi_id": WORDS.index("<boi>"),
     "max_prompt_tokens": 32,
-    "vq_decoder": {"family": "taming", **PIXEL_DECODER},
+    "vq_decoder": {"family": "taming", **VQ_DECODER},
 }
 
 PROFILE = """\
@@ -68,7 +65,7 @@ decoder:
 def main(folder: Path) -> None:
     """Write every file that a model folder needs, and a profile beside them."""
     config = Qwen2Config(
-        vocab_size=CODE_OFFSET + VOCAB_SIZE,
+        vocab_size=FIRST_IMAGE_ID + VOCAB_SIZE,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -83,7 +80,7 @@ def main(folder: Path) -> None:
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     save_file(
-        TamingDecoder(JanusVQVAEConfig(**PIXEL_DECODER)).state_dict(),
+        TamingDecoder(JanusVQVAEConfig(**VQ_DECODER)).state_dict(),
         folder / "vq_decoder.safetensors",
     )
     (folder / "sjdvp.json").write_text(json.dumps(DESCRIPTION, indent=2), encoding="utf-8")

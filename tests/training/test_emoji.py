@@ -14,9 +14,9 @@ from sjdvp.models import emoji
 from training.emoji import evaluate, export, prompts, relaxed
 from training.emoji.batches import N_POSITIONS, TrainingSource, corrupt, keep
 from training.emoji.captions import BOI, BOS, PAD, UNK, build_tokenizer, caption, held_out_pairs
-from training.emoji.codes import (
+from training.emoji.codebook import (
     CLEAR,
-    N_PATCH_CODES,
+    N_PATCH_TOKENS,
     build_table,
     k_means,
     place,
@@ -47,7 +47,7 @@ def drawings(n: int = 4) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def source() -> TrainingSource:
-    table = build_table(drawings(), n_codes=40)
+    table = build_table(drawings(), n_image_tokens=40)
     return TrainingSource(FEW, table, {(0, 5)}, build_tokenizer(FEW))
 
 
@@ -60,24 +60,24 @@ def small_transformer(n_text: int) -> LlamaForCausalLM:
         "num_attention_heads": 2,
     }
     return LlamaForCausalLM(
-        LlamaConfig(vocab_size=n_text + export.N_CODES, pad_token_id=PAD, **shape)
+        LlamaConfig(vocab_size=n_text + export.N_IMAGE_TOKENS, pad_token_id=PAD, **shape)
     )
 
 
-# ---- images and codes
+# ---- images and tokens
 
 
-def test_a_patch_keeps_its_code_on_every_background(source: TrainingSource) -> None:
+def test_a_patch_keeps_its_token_on_every_background(source: TrainingSource) -> None:
     near = source.table.near_CPPK[1, :, :, 0]
     images = [place(near, 2, 3, colour) for colour in range(len(COLOURS))]
-    filled = images[0] < N_PATCH_CODES
+    filled = images[0] < N_PATCH_TOKENS
     assert filled.sum() > 40
     for colour, image in enumerate(images):
         assert (image[filled] == images[0][filled]).all()
-        assert (image[~filled] == N_PATCH_CODES + colour).all()
+        assert (image[~filled] == N_PATCH_TOKENS + colour).all()
 
 
-def test_a_shift_by_whole_patches_moves_codes_unchanged(source: TrainingSource) -> None:
+def test_a_shift_by_whole_patches_moves_tokens_unchanged(source: TrainingSource) -> None:
     near = source.table.near_CPPK[2, :, :, 0]
     assert (np.roll(place(near, 0, 0, 4), (3, 2), (0, 1)) == place(near, 3, 2, 4)).all()
 
@@ -100,7 +100,7 @@ def test_k_means_is_deterministic_and_finds_clusters() -> None:
     assert np.linalg.norm(points[:, None] - first[None], axis=-1).min(1).max() < 0.7
 
 
-def test_texture_draws_near_codes_and_clear_patches_stay_clear(source: TrainingSource) -> None:
+def test_texture_samples_near_tokens_and_clear_patches_stay_clear(source: TrainingSource) -> None:
     table = source.table
     clear = table.near_CPPK[..., 0] == CLEAR
     assert clear.any() and (table.near_CPPK[clear] == CLEAR).all()
@@ -150,7 +150,7 @@ def test_a_batch_is_a_function_of_its_step(source: TrainingSource) -> None:
         one.target_BK, other.target_BK
     )
     assert (one.text_BT[:, -1] == BOI).all() and ((one.text_BT == BOS).sum(1) == 1).all()
-    assert (one.target_BK < N_PATCH_CODES + len(COLOURS)).all()
+    assert (one.target_BK < N_PATCH_TOKENS + len(COLOURS)).all()
 
 
 def test_corruption_spoils_inputs_of_some_rows_only() -> None:
@@ -166,7 +166,7 @@ def test_kept_places_hold_the_object_and_stand_for_all(source: TrainingSource) -
     clean = source.image(1, 3, rng).reshape(-1)
     places, weight = keep(clean, 160, rng)
     assert places[0] == 0 and (np.diff(places) > 0).all()
-    assert set(np.flatnonzero(clean < N_PATCH_CODES)) <= set(places)
+    assert set(np.flatnonzero(clean < N_PATCH_TOKENS)) <= set(places)
     assert weight.sum() == pytest.approx(N_POSITIONS)
     everything, ones = keep(clean, N_POSITIONS, rng)
     assert (everything == np.arange(N_POSITIONS)).all() and (ones == 1).all()
@@ -233,7 +233,7 @@ def test_the_last_stretch_leaves_one_average_behind_and_ships_what_lies_between(
     assert not torch.equal(before[0], next(trainer.average.parameters()))
 
 
-# ---- figures
+# ---- scores
 
 
 def test_scoring_knows_right_from_wrong() -> None:
@@ -244,16 +244,12 @@ def test_scoring_knows_right_from_wrong() -> None:
         return np.uint8(np.round(255 * paste(concepts[concept], top, 1, colour)))
 
     right = np.array([[image(i, top, 3 + i) for top in (0, 3)] for i in range(4)])
-    figures, rows = evaluate.score(right, asks, concepts)
-    assert figures.passed() and all(r["concept"] for r in rows)
+    scores, rows = evaluate.score(right, asks, concepts)
+    assert scores.passed() and all(r["concept"] for r in rows)
     wrong = np.array([[image((i + 1) % 4, 2, 2 + i) for _ in range(2)] for i in range(4)])
-    figures, _ = evaluate.score(wrong, asks, concepts)
+    scores, _ = evaluate.score(wrong, asks, concepts)
     assert (
-        figures.background
-        == figures.concept_trained
-        == figures.concept_held_out
-        == figures.differ
-        == 0
+        scores.background == scores.concept_trained == scores.concept_held_out == scores.differ == 0
     )
 
 

@@ -19,7 +19,7 @@ from sjdvp.models import emoji
 from training.emoji import evaluate, export, prompts
 from training.emoji.batches import TrainingSource
 from training.emoji.captions import build_tokenizer, held_out_pairs
-from training.emoji.codes import CodeTable, build_table
+from training.emoji.codebook import TokenTable, build_table
 from training.emoji.data import fetch, load_images, read_concepts
 from training.emoji.pixels import PixelPlan, PixelTrainer, prepare
 from training.emoji.train import Trainer, TransformerPlan
@@ -72,12 +72,12 @@ def load_source(work: Path) -> tuple[TrainingSource, evaluate.Floats]:
     fetch(work / "cache")
     concepts = read_concepts()
     images = load_images(work / "cache", concepts)
-    table = work / "codes.npz"
+    table = work / "codebook.npz"
     if not table.exists():
         build_table(images).save(table)
     names = [c.name for c in concepts]
     source = TrainingSource(
-        names, CodeTable.load(table), held_out_pairs(len(names)), build_tokenizer(names)
+        names, TokenTable.load(table), held_out_pairs(len(names)), build_tokenizer(names)
     )
     return source, images
 
@@ -109,13 +109,13 @@ def show(work: Path, model: Path, run: Path | None) -> int:
         run = work / "run"
         evaluate.sample(run, model)
     images_PS = evaluate.load_run(run, asks)
-    figures, rows = evaluate.score(images_PS, asks, images)
+    scores, rows = evaluate.score(images_PS, asks, images)
     evaluate.sheet(images_PS[:96, 0]).quantize(256, dither=Image.Dither.NONE).save(
         work / "samples.png", optimize=True
     )
-    (work / "figures.json").write_text(json.dumps(asdict(figures), indent=2) + "\n", "utf-8")
-    sys.stdout.write(evaluate.report(figures, rows, source.names) + "\n")
-    return 0 if figures.passed() else 1
+    (work / "scores.json").write_text(json.dumps(asdict(scores), indent=2) + "\n", "utf-8")
+    sys.stdout.write(evaluate.report(scores, rows, source.names) + "\n")
+    return 0 if scores.passed() else 1
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Training batches: images as codes with captions, some inputs corrupted, targets always clean.
+"""Training batches: images as tokens with captions, some inputs corrupted, targets always clean.
 
 Every batch is a function of (seed, step), so a resumed run sees what an unbroken one would.
 """
@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.emoji.captions import BOI, BOS, PAD, caption
-from training.emoji.codes import N_PATCH_CODES, CodeTable, Ints, place
+from training.emoji.codebook import N_PATCH_TOKENS, TokenTable, Ints, place
 from training.emoji.data import COLOURS, Floats
 
 GRID = 16
-N_CODES = 1024
+N_IMAGE_TOKENS = 1024
 N_POSITIONS = GRID * GRID
 TEXT_LENGTH = 24
 DROPPED = 0.1
@@ -31,7 +31,7 @@ ALL_TOPS = (0, 1, 2, 3, 4)
 class Batch:
     """Left-padded text, and the positions of each image that are trained on.
 
-    Position j predicts code j from code j - 1 (position 0 from the last word of the text).
+    Position j predicts image token j from token j - 1 (position 0 from the last word of the text).
     ``weight_BK`` makes up for the positions that are left out.
     """
 
@@ -52,11 +52,11 @@ class TrainingSource:
     """Everything that batches are made of."""
 
     names: list[str]
-    table: CodeTable
+    table: TokenTable
     held_out: set[tuple[int, int]]
     tokenizer: Tokenizer
     seed: int = 0
-    n_codes: int = N_CODES
+    n_image_tokens: int = N_IMAGE_TOKENS
 
     def batch(
         self,
@@ -87,18 +87,18 @@ class TrainingSource:
     def image(
         self, concept: int, colour: int, rng: np.random.Generator, tops: tuple[int, ...] = ALL_TOPS
     ) -> Ints:
-        """Return one image's codes [16, 16], its object at a random offset."""
+        """Return one image's tokens [16, 16], its object at a random offset."""
         top, left = spot(rng, tops)
-        return self.codes_at(concept, colour, top, left, rng)
+        return self.tokens_at(concept, colour, top, left, rng)
 
-    def codes_at(
+    def tokens_at(
         self, concept: int, colour: int, top: int, left: int, rng: np.random.Generator
     ) -> Ints:
-        """Return codes [16, 16] with the object at a given offset and random texture."""
+        """Return tokens [16, 16] with the object at a given offset and random texture."""
         near, chance = self.table.near_CPPK[concept], self.table.chance_CPPK[concept]
         pick = (rng.random((*near.shape[:2], 1)) > chance.cumsum(-1)).sum(-1, keepdims=True)
-        codes = np.take_along_axis(near, np.minimum(pick, near.shape[-1] - 1), -1)[..., 0]
-        return place(codes, top, left, colour)
+        tokens = np.take_along_axis(near, np.minimum(pick, near.shape[-1] - 1), -1)[..., 0]
+        return place(tokens, top, left, colour)
 
     def colour(self, concept: int, rng: np.random.Generator) -> int:
         """White half of the time, never a held-out pair."""
@@ -129,11 +129,11 @@ def spot(rng: np.random.Generator, tops: tuple[int, ...] = ALL_TOPS) -> tuple[in
 
 
 def corrupt(clean_BC: Ints, share: float, rng: np.random.Generator) -> Ints:
-    """Replace 0-50 % of the codes of a share of images: four fifths from another image."""
+    """Replace 0-50 % of the tokens of a share of images: four fifths from another image."""
     size, length = clean_BC.shape
     rate_B1 = rng.uniform(0, 0.5, (size, 1)) * (rng.random((size, 1)) < share)
     other = np.roll(clean_BC, 1, axis=0)
-    noise = rng.integers(N_CODES, size=clean_BC.shape)
+    noise = rng.integers(N_IMAGE_TOKENS, size=clean_BC.shape)
     wrong = np.where(rng.random((size, length)) < 0.8, other, noise)
     return np.where(rng.random((size, length)) < rate_B1, wrong, clean_BC)
 
@@ -143,7 +143,7 @@ def keep(clean_C: Ints, n_kept: int, rng: np.random.Generator) -> tuple[Ints, Fl
 
     Position 0 is always kept. Kept background positions weigh more, for those left out.
     """
-    object_ = clean_C < N_PATCH_CODES
+    object_ = clean_C < N_PATCH_TOKENS
     touches = object_ | np.roll(object_, 1)
     touches[0] = True
     needed, others = np.flatnonzero(touches), np.flatnonzero(~touches)

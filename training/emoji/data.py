@@ -1,6 +1,6 @@
 """The training images: Noto emoji art with emojibase names, cut to one size.
 
-Knows nothing about codes or captions. Images are premultiplied RGBA in [0, 1].
+Knows nothing about tokens or captions. Images are premultiplied RGBA in [0, 1].
 """
 
 from __future__ import annotations

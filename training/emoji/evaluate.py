@@ -19,7 +19,7 @@ from PIL import Image
 
 from sjdvp.runs.log import finished, read_log
 from training.emoji.batches import GRID
-from training.emoji.codes import OBJECT_PATCHES, PATCH
+from training.emoji.codebook import OBJECT_PATCHES, PATCH
 from training.emoji.data import COLOURS, PALETTE, Floats
 from training.emoji.prompts import PROMPTS_FILE, Ask
 
@@ -42,7 +42,7 @@ class Scores:
     n_images: int
 
     def passed(self) -> bool:
-        """Whether every figure reaches the agreed mark."""
+        """Return whether every score reaches its target."""
         return (
             self.background >= 0.98
             and self.concept_trained >= 0.95
@@ -173,7 +173,7 @@ def _share(hits: list[Any]) -> float:
     return round(sum(hits) / len(hits), 4)
 
 
-def report(figures: Scores, rows: list[dict[str, Any]], names: list[str]) -> str:
+def report(scores: Scores, rows: list[dict[str, Any]], names: list[str]) -> str:
     """Write the misses and one JSON line, for a terminal."""
     lines = [
         f"missed: {r['prompt']}: background {'right' if r['background'] else 'wrong'}, "
@@ -181,7 +181,7 @@ def report(figures: Scores, rows: list[dict[str, Any]], names: list[str]) -> str
         for r in rows
         if not (r["background"] and r["concept"])
     ]
-    return "\n".join([*lines, json.dumps(asdict(figures) | {"passed": figures.passed()})])
+    return "\n".join([*lines, json.dumps(asdict(scores) | {"passed": scores.passed()})])
 
 
 def sheet(images_P: NDArray[np.uint8], columns: int = 16, zoom: int = 1) -> Image.Image:

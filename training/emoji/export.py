@@ -18,13 +18,13 @@ from training.emoji.captions import BOI, BOS, PAD
 
 FORMAT = "sjdvp.model/1"
 GRID = 16
-PIXELS_PER_CODE = 4
-N_CODES = 1024
+PIXELS_PER_TOKEN = 4
+N_IMAGE_TOKENS = 1024
 MAX_PROMPT_TOKENS = 32
 LICENCE = "Apache-2.0 (weights, Noto emoji art); MIT (emojibase names)"
-PIXEL_DECODER: dict[str, Any] = {
+VQ_DECODER: dict[str, Any] = {
     "embed_dim": 64,
-    "num_embeddings": N_CODES,
+    "num_embeddings": N_IMAGE_TOKENS,
     "latent_channels": 64,
     "base_channels": 64,
     "channel_multiplier": [1, 1, 1],
@@ -40,7 +40,7 @@ PIXEL_DECODER: dict[str, Any] = {
 def transformer_config(n_text: int) -> LlamaConfig:
     """Describe the transformer; its vocabulary has text words first, image tokens last."""
     return LlamaConfig(
-        vocab_size=n_text + N_CODES,
+        vocab_size=n_text + N_IMAGE_TOKENS,
         hidden_size=256,
         intermediate_size=704,
         num_hidden_layers=8,
@@ -63,7 +63,7 @@ def build_transformer(n_text: int) -> LlamaForCausalLM:
 
 def build_pixels() -> TamingDecoder:
     """Build a VQ decoder with weights still to be set."""
-    return TamingDecoder(JanusVQVAEConfig(**PIXEL_DECODER))
+    return TamingDecoder(JanusVQVAEConfig(**VQ_DECODER))
 
 
 def write(
@@ -100,12 +100,12 @@ def _card(n_text: int, defaults: dict[str, float]) -> dict[str, Any]:
         "family": "llama",
         "licence": LICENCE,
         "grid": {"rows": GRID, "columns": GRID},
-        "pixels_per_token": PIXELS_PER_CODE,
-        "vocab_size": N_CODES,
+        "pixels_per_token": PIXELS_PER_TOKEN,
+        "vocab_size": N_IMAGE_TOKENS,
         "first_image_id": n_text,
         "bos_id": BOS,
         "boi_id": BOI,
         "max_prompt_tokens": MAX_PROMPT_TOKENS,
-        "vq_decoder": {"family": "taming", **PIXEL_DECODER},
+        "vq_decoder": {"family": "taming", **VQ_DECODER},
         "defaults": defaults,
     }

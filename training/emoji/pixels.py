@@ -1,6 +1,6 @@
 """Training of the VQ decoder, a small VQGAN of the taming family.
 
-It sees the images of the transformer: textured codes in, the clean image out. Flat background has
+It sees the images of the transformer: textured tokens in, the clean image out. Flat background has
 a larger weight, because group normalisation spreads the object over it.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sjdvp.models.vq import TamingDecoder
 from training.emoji import checkpoint
 from training.emoji.batches import GRID, TrainingSource, spot
-from training.emoji.codes import N_PATCH_CODES, PATCH
+from training.emoji.codebook import N_PATCH_TOKENS, PATCH
 from training.emoji.data import COLOURS, IMAGE_SIDE, PALETTE, Floats
 from training.emoji.muon import Muon
 
@@ -78,11 +78,11 @@ def paste(image: Floats, top: int, left: int, colour: int) -> Floats:
 
 
 def example(source: TrainingSource, images: Floats, rng: np.random.Generator) -> tuple[Any, Floats]:
-    """Textured codes [16, 16] of a trained pair and their image."""
+    """Textured tokens [16, 16] of a trained pair and their image."""
     concept = int(rng.integers(len(source.names)))
     colour = source.colour(concept, rng)
     top, left = spot(rng)
-    return source.codes_at(concept, colour, top, left, rng), paste(
+    return source.tokens_at(concept, colour, top, left, rng), paste(
         images[concept], top, left, colour
     )
 
@@ -128,12 +128,12 @@ class PixelTrainer:
         """One batch, one update."""
         began = time.monotonic()
         rng = np.random.default_rng((self.source.seed, 1, self.step))
-        codes, clean = zip(
+        tokens, clean = zip(
             *(example(self.source, self.images, rng) for _ in range(self.plan.batch)), strict=True
         )
-        codes_BC = torch.from_numpy(np.stack(codes)).flatten(1)
+        tokens_BC = torch.from_numpy(np.stack(tokens)).flatten(1)
         want = torch.from_numpy(np.stack(clean)).permute(0, 3, 1, 2) * 2 - 1
-        loss = self._loss(self.pixels(codes_BC.view(-1, GRID, GRID)), want, codes_BC)
+        loss = self._loss(self.pixels(tokens_BC.view(-1, GRID, GRID)), want, tokens_BC)
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, self.spent_s / self.plan.budget_s)))
         rate = min(1.0, (self.step + 1) / self.plan.warmup_steps) * max(0.01, cosine)
         self.pixels.zero_grad(set_to_none=True)
@@ -146,10 +146,10 @@ class PixelTrainer:
         self.spent_s += time.monotonic() - began
         return loss.item()
 
-    def _loss(self, got: Tensor, want: Tensor, codes_BC: Tensor) -> Tensor:
+    def _loss(self, got: Tensor, want: Tensor, tokens_BC: Tensor) -> Tensor:
         """Absolute and squared error, flat background weighted up."""
         side = IMAGE_SIDE // PATCH
-        flat = (codes_BC >= N_PATCH_CODES).float().view(-1, 1, side, side)
+        flat = (tokens_BC >= N_PATCH_TOKENS).float().view(-1, 1, side, side)
         weight = 1 + (self.plan.flat_weight - 1) * flat.repeat_interleave(
             PATCH, 2
         ).repeat_interleave(PATCH, 3)

@@ -1,4 +1,4 @@
-"""The 200 fixed prompts that the model card's figures are measured on, and what each asks for.
+"""The 200 fixed prompts that the model card's scores are measured on, and what each asks for.
 
 Odd rows are trained pairs, even rows held-out ones; the file is written once and then only read.
 """

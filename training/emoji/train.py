@@ -76,15 +76,15 @@ class TransformerPlan:
 
 def loss_of(
     transformer: LlamaForCausalLM,
-    n_codes: int,
+    n_image_tokens: int,
     text_BT: Tensor,
     pos_BK: Tensor,
     input_BK: Tensor,
     target_BK: Tensor,
     weight_BK: Tensor,
 ) -> Tensor:
-    """Cross-entropy of the codes at the kept positions; position 0 is the text's last word."""
-    offset = transformer.config.vocab_size - n_codes
+    """Cross-entropy of the tokens at the kept positions; position 0 is the text's last word."""
+    offset = transformer.config.vocab_size - n_image_tokens
     ids = torch.cat([text_BT, input_BK[:, 1:] + offset], dim=1)
     real = ids != PAD
     words = (text_BT != PAD).cumsum(1) - 1
@@ -104,8 +104,10 @@ def loss_of(
 class GradientWorkers:
     """Threads that share the weights and each keep their own gradients."""
 
-    def __init__(self, transformer: LlamaForCausalLM, n_codes: int, plan: TransformerPlan) -> None:
-        self.n_codes, self.plan = n_codes, plan
+    def __init__(
+        self, transformer: LlamaForCausalLM, n_image_tokens: int, plan: TransformerPlan
+    ) -> None:
+        self.n_image_tokens, self.plan = n_image_tokens, plan
         self.replicas = [
             transformer,
             *(share_weights(transformer) for _ in range(plan.workers - 1)),
@@ -125,7 +127,7 @@ class GradientWorkers:
                     if not pieces:
                         return
                     piece = pieces.pop()
-                loss = self.loss_of(replica, self.n_codes, *piece)
+                loss = self.loss_of(replica, self.n_image_tokens, *piece)
                 (loss / n_pieces).backward()
                 losses.append(loss.item())
 
@@ -136,7 +138,7 @@ class GradientWorkers:
     def warm_up(self, batch: Batch) -> None:
         """Compile for this batch's shape before the threads start."""
         for replica in self.replicas:
-            self.loss_of(replica, self.n_codes, *batch.pieces(self.plan.micro)[0]).backward()
+            self.loss_of(replica, self.n_image_tokens, *batch.pieces(self.plan.micro)[0]).backward()
             replica.zero_grad(set_to_none=True)
 
     def _gather(self) -> None:
@@ -199,7 +201,7 @@ class Trainer:
             self.step, self.spent_s = checkpoint.resume(
                 self.checkpoint, self._networks(), self.optimisers
             )
-        self.workers = GradientWorkers(transformer, source.n_codes, plan)
+        self.workers = GradientWorkers(transformer, source.n_image_tokens, plan)
 
     @property
     def progress(self) -> float:
@@ -268,9 +270,9 @@ class Trainer:
             p.lerp_(before, 0.5)
         return mean
 
-    def _log(self, **figures: float) -> None:
+    def _log(self, **values: float) -> None:
         """One JSON line in the run's log."""
-        row = {"step": self.step, "spent_s": round(self.spent_s, 1), **figures}
+        row = {"step": self.step, "spent_s": round(self.spent_s, 1), **values}
         with (self.folder / "train.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(row) + "\n")
 

@@ -1,7 +1,7 @@
-"""The codebook: 1,015 patch codes that keep on any background, and 9 exact background codes.
+"""The codebook: 1,015 patches that are the same on any background, and 9 background colours.
 
 A patch is 4x4 premultiplied RGBA. Distances are those seen over black and over white, averaged,
-so a boundary patch has one nearest code whatever lies behind it. Knows nothing about captions.
+so a boundary patch has one nearest token whatever lies behind it. Knows nothing about captions.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from training.emoji.data import OBJECT_SIDE, Floats
 
 PATCH = 4
-N_PATCH_CODES = 1015
+N_PATCH_TOKENS = 1015
 N_NEAR = 6
 TEXTURE_NATS = 0.7
 OBJECT_PATCHES = OBJECT_SIDE // PATCH
 CLEAR = -1
-"""Marks an empty patch; an image has its background's code there."""
+"""Marks an empty patch; an image has the token of its background there."""
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class CodeTable:
-    """The nearest codes of every concept's patches.
+class TokenTable:
+    """The nearest tokens of every concept's patches.
 
-    ``near_CPPK`` are code ids or CLEAR; ``chance_CPPK`` how often each is sampled in training.
+    ``near_CPPK`` are tokens or CLEAR; ``chance_CPPK`` how often each is sampled in training.
     """
 
     near_CPPK: Ints
@@ -47,15 +47,15 @@ class CodeTable:
         )
 
     @classmethod
-    def load(cls, path: Path) -> CodeTable:
+    def load(cls, path: Path) -> TokenTable:
         """Read what ``save`` wrote."""
         with np.load(path) as kept:
             return cls(kept["near"].astype(np.int64), kept["chance"], kept["centres"])
 
 
-def background_code(colour: int) -> int:
-    """Return the code of a patch of pure background."""
-    return N_PATCH_CODES + colour
+def background_token(colour: int) -> int:
+    """Return the token of a patch of pure background."""
+    return N_PATCH_TOKENS + colour
 
 
 def to_patches(images: Floats) -> Floats:
@@ -105,20 +105,22 @@ def nearest(
     return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
 
 
-def build_table(images_NHWC: Floats, n_codes: int = N_PATCH_CODES, seed: int = 0) -> CodeTable:
-    """Learn the codebook on all patches that are not empty; list the nearest codes of each."""
+def build_table(
+    images_NHWC: Floats, n_image_tokens: int = N_PATCH_TOKENS, seed: int = 0
+) -> TokenTable:
+    """Learn the codebook on all patches that are not empty; list the nearest tokens of each."""
     patches = to_patches(images_NHWC)
     filled = patches.reshape(*patches.shape[:-1], -1, 4)[..., 3].max(-1) > 1 / 255
     points = to_features(patches[filled])
     weight = np.sqrt(points.var(axis=1) + 1e-4).astype(np.float32)
-    centres = k_means(points, weight, n_codes, seed)
+    centres = k_means(points, weight, n_image_tokens, seed)
     distance, index = nearest(torch.from_numpy(points), torch.from_numpy(centres), N_NEAR)
     near = np.full((*filled.shape, N_NEAR), CLEAR, np.int64)
     near[filled] = index.numpy()
     chance = np.zeros(near.shape, np.float32)
     chance[..., 0] = 1
     chance[filled] = _texture(distance.numpy())
-    return CodeTable(near, chance, centres)
+    return TokenTable(near, chance, centres)
 
 
 def _texture(distance_NK: Floats, nats: float = TEXTURE_NATS) -> Floats:
@@ -134,10 +136,10 @@ def _texture(distance_NK: Floats, nats: float = TEXTURE_NATS) -> Floats:
 
 
 def place(near_PP: Ints, top: int, left: int, colour: int, grid: int = 16) -> Ints:
-    """One image's codes [16, 16]: an object's patches at a whole-patch offset on a background."""
-    codes = np.full((grid, grid), background_code(colour), np.int64)
+    """One image's tokens [16, 16]: an object's patches at a whole-patch offset on a background."""
+    tokens = np.full((grid, grid), background_token(colour), np.int64)
     rows, columns = near_PP.shape
-    codes[top : top + rows, left : left + columns] = np.where(
-        near_PP == CLEAR, background_code(colour), near_PP
+    tokens[top : top + rows, left : left + columns] = np.where(
+        near_PP == CLEAR, background_token(colour), near_PP
     )
-    return codes
+    return tokens
