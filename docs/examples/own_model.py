@@ -3,11 +3,11 @@
     python docs/examples/own_model.py own-model
     sjdvp generate --profile own-model/profile.yaml --prompt "a red cat" --out images
 
-The transformer can be any Llama- or Qwen-type decoder of transformers, the VQ decoder any VQGAN decoder
-of the taming kind (such as those of LlamaGen and Janus-Pro). The weights written here are random, so
-the image is noise: replace them by yours. A prompt reaches the model as [bos] text [boi]; the image
-tokens follow in raster order, and image token k has the id FIRST_IMAGE_ID + k. The unconditional
-branch of guidance is [bos] [boi].
+The transformer can be any Llama- or Qwen-type decoder of transformers, the VQ decoder any VQGAN
+decoder of the taming kind (such as those of LlamaGen and Janus-Pro). The weights written here are
+random, so the image is noise: replace them by yours. A prompt reaches the model as [bos] text
+[boi]; the image tokens follow in raster order, and image token k has the id FIRST_IMAGE_ID + k. The
+unconditional branch of guidance is [bos] [boi].
 """
 
 import json

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.emoji.captions import BOI, BOS, PAD, caption
-from training.emoji.codebook import N_PATCH_TOKENS, TokenTable, Ints, place
+from training.emoji.codebook import N_PATCH_TOKENS, Ints, TokenTable, place
 from training.emoji.data import COLOURS, Floats
 
 GRID = 16
