@@ -28,13 +28,15 @@ class ImageLayout:
     """An image as a sequence: image tokens in raster order, V of them in the vocabulary.
 
     With `row_end`, each image row but the last is followed by one forced token. The last row's end,
-    and all that follows the image, are known without decoding.
+    and all that follows the image, are known without decoding. A `preview` is a smaller grid of the
+    same image, rows and columns, that is decoded first (GLM-Image); it has no row ends.
     """
 
     rows: int
     columns: int
     vocab_size: int
     row_end: bool = False
+    preview: tuple[int, int] = (0, 0)
 
     @property
     def stride(self) -> int:
@@ -42,18 +44,51 @@ class ImageLayout:
         return self.columns + self.row_end
 
     @property
+    def n_preview(self) -> int:
+        """Positions of the preview; the image follows it."""
+        return self.preview[0] * self.preview[1]
+
+    @property
     def length(self) -> int:
         """Positions to decode, S."""
-        return self.rows * self.stride - self.row_end
+        return self.n_preview + self.rows * self.stride - self.row_end
+
+    @property
+    def farthest_above(self) -> int:
+        """Positions before the newest ones that `above` may return."""
+        return self.n_preview + self.columns if self.n_preview else self.stride
 
     def forced_at(self, pos_BW: Tensor) -> Tensor:
         """Return which positions are forced, bool [B, W]; positions past the end are not."""
-        return (pos_BW % self.stride >= self.columns) & (pos_BW < self.length)
+        in_image_BW = pos_BW - self.n_preview
+        ends_row_BW = (in_image_BW % self.stride >= self.columns) & (in_image_BW >= 0)
+        return ends_row_BW & (pos_BW < self.length)
 
     def image_tokens(self, tokens_S: Tensor) -> Tensor:
-        """Return the image tokens alone [rows * columns], forced positions dropped."""
+        """Return the image tokens alone [rows * columns], without preview and forced positions."""
         pos_S = torch.arange(self.length, device=tokens_S.device)
-        return tokens_S[~self.forced_at(pos_S)]
+        return tokens_S[~self.forced_at(pos_S) & (pos_S >= self.n_preview)]
+
+    def above(self, pos_BW: Tensor, end_B: Tensor) -> Tensor:
+        """Return the nearest position above that lies before `end_B`, int64 [B, W]; -1: none.
+
+        Above the first row of the image lies the first row of its preview, cell over cell.
+        """
+        if not self.n_preview:
+            return _above(pos_BW, end_B, self.stride).clamp(min=-1)
+        in_image_BW = pos_BW - self.n_preview
+        over_BW = in_image_BW % self.stride * self.preview[1] // self.columns
+        over_BW = torch.where(over_BW < end_B[:, None], over_BW, -1)
+        up_BW = _above(in_image_BW, end_B - self.n_preview, self.stride)
+        up_BW = torch.where(up_BW >= 0, up_BW + self.n_preview, over_BW)
+        in_preview_BW = _above(pos_BW, end_B, self.preview[1]).clamp(min=-1)
+        return torch.where(in_image_BW >= 0, up_BW, in_preview_BW)
+
+
+def _above(pos_BW: Tensor, end_B: Tensor, stride: int) -> Tensor:
+    """Return the last of the positions pos - stride, pos - 2 stride, ... before `end_B`."""
+    missing_BW = (pos_BW - end_B[:, None]).clamp(min=0)
+    return pos_BW - stride * (1 + missing_BW // stride)
 
 
 @dataclass(frozen=True, slots=True)

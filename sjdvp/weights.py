@@ -142,27 +142,29 @@ def _local(path: Path, revision: str | None) -> Located:
 def _download(
     repo: str, revision: str | None, file: str | None, as_path: Path, *, weights: bool
 ) -> Located:
-    """Return a repository or its file in the hub's cache; with `weights` it must hold a model."""
+    """Return a repository, or its file or folder, in the hub's cache.
+
+    A name without a dot is a folder. With `weights` it must hold a model.
+    """
     away = _why_not_asked()
     missing, reason = file, away
+    is_folder = file is not None and "." not in file.rsplit("/", 1)[-1]
     try:
-        if file is not None:
+        if file is not None and not is_folder:
             return _local(
                 Path(hf_hub_download(repo, file, revision=revision, local_files_only=bool(away))),
                 revision,
             )
-        path = Path(
-            snapshot_download(
-                repo, revision=revision, allow_patterns=_WANTED, local_files_only=bool(away)
-            )
-        )
-        if not any(path.rglob("*.safetensors")):
-            wanted = [*_WANTED, *_PICKLES]
+        for wanted in (_WANTED, [*_WANTED, *_PICKLES]):
+            patterns = [f"{file}/{name}" for name in wanted] if file else wanted
             path = Path(
                 snapshot_download(
-                    repo, revision=revision, allow_patterns=wanted, local_files_only=bool(away)
-                )
+                    repo, revision=revision, allow_patterns=patterns, local_files_only=bool(away)
+                ),
+                file or "",
             )
+            if any(path.rglob("*.safetensors")):
+                break
         missing = _missing(path) if weights else None
         if missing is None:
             return _local(path, revision)
@@ -173,7 +175,7 @@ def _download(
         [
             "hf download",
             repo,
-            *([file] if file else []),
+            *([f"--include '{file}/*'"] if is_folder else [file] if file else []),
             *(["--revision", revision] if revision else []),
         ]
     )

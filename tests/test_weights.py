@@ -57,6 +57,15 @@ def test_a_hub_id_gives_path_name_and_revision(hub: Path) -> None:
     )  # what a worker is given
 
 
+def test_a_folder_of_a_repository(hub: Path) -> None:
+    found = weights.locate("owner/name/part", setting="model.tokenizer")
+    assert found == weights.Located(hub / "part", "owner/name/part", SHA)
+    assert weights.locate("owner/name/part").path == hub / "part"
+    with pytest.raises(WeightsError) as caught:
+        weights.locate("owner/other/part")
+    assert caught.value.hint.endswith("hf download owner/other --include 'part/*'")
+
+
 def test_pinned_settings_hold_paths_and_the_revision(hub: Path) -> None:
     pinned = weights.pin(ModelConfig(path="owner/name", vq_decoder="owner/name/part/vq.ckpt"))
     assert (pinned.path, pinned.vq_decoder, pinned.revision) == (

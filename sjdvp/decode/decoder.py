@@ -31,7 +31,7 @@ class Decoder:
         V, W, S = self.layout.vocab_size, self.window, self.layout.length
         L, K = n_history(self.prediction), n_compared(self.prediction)
         T = n_top(self.prediction, V) if K else 0
-        n_recent = max(W, self.layout.stride) if self.initialization is above else 0
+        n_recent = max(W, self.layout.farthest_above) if self.initialization is above else 0
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(batch_size, *shape, dtype=dtype, device=device)

@@ -79,10 +79,8 @@ def above(known: Known, pos_BW: Tensor) -> Tensor:
 
     Where that position has none yet, it is taken further up; in the first image row, uniform.
     """
-    stride, n_recent = known.layout.stride, known.recent_BAV.shape[1]
-    missing_BW = (pos_BW - known.end_B[:, None]).clamp(min=0)
-    source_BW = pos_BW - stride * (1 + missing_BW // stride)
-    probs_BWV = pick(known.recent_BAV, source_BW.remainder(n_recent))
+    source_BW = known.layout.above(pos_BW, known.end_B)
+    probs_BWV = pick(known.recent_BAV, source_BW.remainder(known.recent_BAV.shape[1]))
     return torch.where(source_BW[..., None] >= 0, probs_BWV, 1 / known.layout.vocab_size)
 
 

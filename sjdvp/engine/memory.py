@@ -57,7 +57,8 @@ def largest_batch(model: "ImageModel", config: RunConfig) -> int:
 def slot_bytes(model: "ImageModel", config: RunConfig) -> int:
     """Return the bytes of one image: keys and values, its distributions, and those of a step."""
     n_past = n_history(config.decoder.prediction)
-    trail = max(config.decoder.width, model.layout.stride) if config.decoder.init == "above" else 0
+    farthest = max(config.decoder.width, model.layout.farthest_above)
+    trail = farthest if config.decoder.init == "above" else 0
     n_probs = config.decoder.width * (1 + n_past + _PROBS_IN_A_STEP) + trail
     return kv_cache_bytes(model, config) + 4 * model.layout.vocab_size * n_probs
 

@@ -19,6 +19,7 @@ REGISTRY = {
     "anole": "sjdvp.models.chameleon:open_anole",
     "emu3": "sjdvp.models.emu3:open_emu3",
     "emu3.5": "sjdvp.models.emu35:open_emu35",
+    "glm-image": "sjdvp.models.glm_image:open_glm_image",
     "janus": "sjdvp.models.janus:open_janus_pro",
     "janus-1.3b": "sjdvp.models.janus:open_janus_1_3b",
     "liquid": "sjdvp.models.liquid:open_liquid",

@@ -14,7 +14,8 @@ _ROWS = 32  # rows the packed layout is made for; measured: as fast as any for 4
 _HEAD_UNIT = 8  # 16 bytes of a 16-bit type
 # Norms whose weight is the factor, in transformers' names; Gemma's weight is the factor minus 1.
 _RMS_NORMS = {
-    f"{name}RMSNorm" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Chameleon", "Emu3")
+    f"{name}RMSNorm"
+    for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Chameleon", "Emu3", "GlmImage")
 }
 _GEMMA_NORM = "GemmaRMSNorm"
 # Attention of the plain kind: four projections, rotary embeddings over whole heads, and maybe norms
@@ -168,6 +169,23 @@ class SignedRotary(nn.Module):
         signed = torch.cat([-first, second], -1)
         cos, signed = (_wider(part, -1, part.shape[-1], self._head_size) for part in (cos, signed))
         return cos[:, :, None], signed[:, :, None]
+
+
+class TableRotary(nn.Module):
+    """cos and sin [C, head size] of the rotary angles by cache slot, as a table."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cos and sin [R, W, head size] in the dtype of x; past the image, any."""
+        index = position_ids.clamp(max=len(self.cos) - 1)
+        return self.cos[index].to(x.dtype), self.sin[index].to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import Checkpoint, StoredWeight, load_strict, open_checkpoint, renamed
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.image_size import requested, require
-from sjdvp.models.layers import half_split, packed
+from sjdvp.models.layers import TableRotary, half_split, packed
 from sjdvp.models.t5 import TextEncoder, caption_cleaner, lower_case
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import TamingDecoder
@@ -101,25 +101,14 @@ class CaptionPrompter:
         )
 
 
-class TableRotary(nn.Module):
-    """Rotary angles by position: row and column of image tokens; cos = sin = 0 before the image."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, head_size: int, side: int, n_condition: int, base: float = 10000.0) -> None:
-        super().__init__()
-        freqs = base ** (-torch.arange(head_size // 4) / (head_size // 4))
-        angle = torch.arange(side, dtype=torch.float32)[:, None] * freqs
-        rows, columns = angle.repeat_interleave(side, 0), angle.repeat(side, 1)
-        angles = torch.cat([rows, columns, rows, columns], -1)
-        self.register_buffer("cos", pad(angles.cos(), (0, 0, n_condition, 0)), persistent=False)
-        self.register_buffer("sin", pad(angles.sin(), (0, 0, n_condition, 0)), persistent=False)
-
-    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin [R, W, head size] in the dtype of x; past the image, any."""
-        index = position_ids.clamp(max=len(self.cos) - 1)
-        return self.cos[index].to(x.dtype), self.sin[index].to(x.dtype)
+def _rotary(head_size: int, side: int, n_condition: int, base: float = 10000.0) -> TableRotary:
+    """Return the angles by position: row and column; cos = sin = 0 before the image."""
+    freqs = base ** (-torch.arange(head_size // 4) / (head_size // 4))
+    angle = torch.arange(side, dtype=torch.float32)[:, None] * freqs
+    rows, columns = angle.repeat_interleave(side, 0), angle.repeat(side, 1)
+    angles = torch.cat([rows, columns, rows, columns], -1)
+    before_image = (0, 0, n_condition, 0)
+    return TableRotary(pad(angles.cos(), before_image), pad(angles.sin(), before_image))
 
 
 class LlamaGenNetwork(nn.Module):
@@ -168,7 +157,7 @@ def _open(
     vq_decoder = TamingDecoder.load(open_checkpoint(vq_file), LLAMAGEN, device_map.device)
 
     def make(n_condition: int, prompter: Callable[[str], EncodedPrompt]) -> ImageModel:
-        rotary = TableRotary(network.decoder.config.head_dim or 0, side, n_condition)
+        rotary = _rotary(network.decoder.config.head_dim or 0, side, n_condition)
         return ImageModel(
             name=weights.name if weights.path.is_file() else f"{weights.name}/{path.name}",
             revision=weights.revision,

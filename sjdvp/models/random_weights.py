@@ -49,6 +49,9 @@ SHAPES = {  # by profile
     "anole-7b": _CHAMELEON,
     "emu3-gen": ModelShape(32, 4096, 14336, 32, 8, 32768, pixels_per_token=8, row_end=True),
     "emu3.5-image": ModelShape(64, 5120, 25600, 64, 8, 131072, row_end=True, max_prompt=512),
+    "glm-image": ModelShape(
+        40, 4096, 13696, 32, 2, 16384, pixels_per_token=32, max_prompt=512, side=1024
+    ),
     "janus-1.3b": ModelShape(24, 2048, 5632, 16, 16, 16384),
     "janus-pro-1b": ModelShape(24, 2048, 5632, 16, 16, 16384),
     "janus-pro-7b": ModelShape(30, 4096, 11008, 32, 32, 16384),

@@ -55,6 +55,10 @@ class TableModel:
     def layout(self) -> ImageLayout:
         return TableLayout(0, self.stride, self.vocab_size, forced=tuple(self.forced))
 
+    def above(self, i: int) -> int | None:
+        """The position one image row up."""
+        return i - self.stride if i >= self.stride else None
+
     def logits(self, sequences: Tensor, length: Tensor) -> Tensor:
         """Logits after the first `length` tokens of each sequence."""
         weight = self.vocab_size ** torch.arange(sequences.shape[-1])

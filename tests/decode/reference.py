@@ -211,10 +211,10 @@ class Image:
         if self.config.init == "repeat":
             return [float(x == last_draft) for x in range(self.V)]
         if self.config.init == "above":
-            above = i - self.model.stride
-            while above >= end:
-                above -= self.model.stride
-            if above >= 0:
+            above = self.model.above(i)
+            while above is not None and above >= end:
+                above = self.model.above(above)
+            if above is not None:
                 return self.newest[above]
         return [1 / self.V] * self.V
 

@@ -8,6 +8,7 @@ import torch
 from sjdvp.config import DecoderConfig, SamplingConfig, from_table
 from sjdvp.decode.decoder import make_decoder
 from sjdvp.decode.verify import nearest
+from sjdvp.interfaces import ImageLayout
 from sjdvp.presets import GREEDY, PRESETS
 from tests.decode.helpers import MarkovModel, run
 from tests.decode.reference import Image
@@ -35,3 +36,27 @@ def test_the_step_equals_the_reference(name, window, batch_size):
         for seed, fast, fast_nfe in zip(SEEDS, tokens.tolist(), nfe.tolist(), strict=True):
             slow = Image(MODEL, config, sampling, seed, NEAR, CODEBOOK.tolist())
             assert slow.decode() == (fast, fast_nfe)
+
+
+class PreviewModel(MarkovModel):
+    """An image of 3 rows of 4 tokens after a preview of 2 rows of 3."""
+
+    layout = ImageLayout(3, 4, 6, preview=(2, 3))
+
+    def above(self, i):
+        if i < 6:
+            return i - 3 if i >= 3 else None
+        row, column = divmod(i - 6, 4)
+        return i - 4 if row else [0, 0, 1, 2][column]  # column * 3 // 4
+
+
+@pytest.mark.parametrize(("window", "batch_size"), [(1, 1), (3, 2), (9, 1), (30, 3)])
+def test_above_in_an_image_with_a_preview(window, batch_size):
+    model = PreviewModel(vocab_size=6, forced=[False] * 18, stride=4, sharpness=1.2)
+    config = DecoderConfig(window=window, drafter="coupled", init="above")
+    sampling = SamplingConfig(temperature=0.9)
+    decoder = make_decoder(config, sampling, model.layout, lambda: CODEBOOK, nearest)
+    tokens, nfe = run(model, decoder, SEEDS, batch_size, torch.float64)
+    for seed, fast, fast_nfe in zip(SEEDS, tokens.tolist(), nfe.tolist(), strict=True):
+        slow = Image(model, config, sampling, seed, NEAR, CODEBOOK.tolist())
+        assert slow.decode() == (fast, fast_nfe)

@@ -56,6 +56,13 @@ def liquid_tokenizer(path: Path, n_tokens: int = 192) -> Path:
     return save_tokenizer(path, {**named, **unused}, range(8, n_tokens))
 
 
+def glm_image_tokenizer(path: Path) -> Path:
+    """Write the tokenizer of the tiny GLM-Image model."""
+    about = json.loads((PARITY / "glm_image" / "meta.json").read_text())
+    names = {"<sop>": about["sop"], "<eop>": about["eop"], "<|dit_token_16384|>": about["bos"]}
+    return save_tokenizer(path, names, range(70, 150))
+
+
 def lumina2_model(folder: Path) -> Path:
     """Write a Lumina-mGPT-2.0 folder: the tiny Lumina-mGPT 1 with ids and VQ decoder of 2.0."""
     folder.mkdir()
