@@ -135,7 +135,7 @@ def compare(
         variants = _seeded(request)
         if not all((request.out / variant.name / RUN).exists() for variant in variants):
             check_model(variants[0].config)
-        runs = [held.enter_context(_open_variant(variant, request)) for variant in variants]
+        runs = [held.enter_context(_open_variant(variant, request, listen)) for variant in variants]
         counts = _announce(request, runs, listen)
         start = ready = time.perf_counter()
         try:
@@ -287,11 +287,19 @@ class VariantRun:
 
 
 @contextlib.contextmanager
-def _open_variant(variant: Variant, request: ComparisonRequest) -> Iterator[VariantRun]:
-    wanted = Wanted(variant.config.run.num_images_per_prompt, request.selection)
+def _open_variant(
+    variant: Variant, request: ComparisonRequest, listen: Listener
+) -> Iterator[VariantRun]:
+    def warn(message: str) -> None:
+        listen(Note("warning", message))
+
+    settings = variant.config.run
+    wanted = Wanted(settings.num_images_per_prompt, request.selection, tokens=settings.save_tokens)
     root, prompts = request.out / variant.name, request.prompts
     with (
-        RunFolder.open(root, variant.config, prompts, wanted=wanted, argv=request.argv) as run,
+        RunFolder.open(
+            root, variant.config, prompts, wanted=wanted, argv=request.argv, tell=warn
+        ) as run,
         run.writer() as writer,
     ):
         plan = run.plan(wanted)

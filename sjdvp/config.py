@@ -189,6 +189,7 @@ class RunSettings:
     num_images_per_prompt: int = 1
     on_long_prompt: Literal["truncate", "error"] = "truncate"
     max_failures: int | None = None
+    save_tokens: bool = False  # keep the image tokens of each image
     metadata: bool = True  # write the settings into each image
     image_format: ImageFormat = "png"
     image_quality: int = 95  # of jpg and webp

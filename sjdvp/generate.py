@@ -97,7 +97,8 @@ class Request:
     @property
     def wanted(self) -> Wanted:
         """The images that are asked for."""
-        return Wanted(self.config.run.num_images_per_prompt, self.selection, self.sample)
+        run = self.config.run
+        return Wanted(run.num_images_per_prompt, self.selection, self.sample, run.save_tokens)
 
     @property
     def redo(self) -> RedoKind | None:
@@ -255,7 +256,7 @@ class _Run:
                 lossless=config.decoder.lossless,
             )
         )
-        seed = f"run seed {self.plan.seed}" if config.run.seed is None else ""
+        seed = f"run seed {self.plan.seeds.run}" if config.run.seed is None else ""
         licence = f"licence of the weights: {config.model.licence}" if config.model.licence else ""
         warnings = {self.folder.taken_over, *(prompts.notes if prompts is not None else ())}
         remarks = prompts.remarks() if prompts is not None else []
@@ -317,7 +318,11 @@ class _Run:
                 self.count((prompt,))
                 return self.plan.tasks(prompt)
 
-            arriving = stream_prompts(request.stdin, request.reading)
+            arriving = stream_prompts(
+                request.stdin,
+                request.reading,
+                lambda level, message: self.listen(Note(level, message)),
+            )
             yield TaskQueue(PipeReader(_selected(arriving, request.selection)), tasks)
 
     def _generator_config(self) -> RunConfig:

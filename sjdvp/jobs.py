@@ -1,5 +1,6 @@
 """What goes into an engine and what comes out: one job is one image. Imports no torch."""
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ class Job:
     sample: int  # which of the images of that prompt
     seed: int  # below 2^53
     prompt: str
+    tokens: tuple[int, ...] | None = None  # its image tokens, when only its pixels are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,20 @@ class ImageResult:
     """One finished image, or its failure: exactly one of `image_HWC` and `error` is set.
 
     `stats` has the measured fields of the log row (nfe, image_tokens, drafted, accepted, ...,
-    seconds with `_s` in the key), the same keys for failed images.
+    seconds with `_s` in the key), the same keys for failed images. `tokens` are there also when
+    only the pixels failed.
     """
 
     job: Job
     image_HWC: "np.ndarray[Any, Any] | None"  # uint8, RGB
     stats: dict[str, Any] = field(default_factory=dict)
     error: dict[str, str] | None = None  # type, message, hint
+    tokens: tuple[int, ...] | None = None  # image tokens in raster order
+
+
+def token_digest(tokens: Iterable[int]) -> str:
+    """Return the SHA-256 of image tokens as comma-separated decimals."""
+    return hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()
 
 
 class JobQueue(Protocol):

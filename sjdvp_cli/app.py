@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from sjdvp import __version__
 from sjdvp.errors import ConfigError, SjdvpError
 from sjdvp_cli.errors import explain, report
-from sjdvp_cli.options import expands_home
+from sjdvp_cli.home import expands_home
 from sjdvp_cli.streams import StdoutError, prepare_streams, silence_stdout
 
 # Python searches for garbage cycles after every 700 new objects. Importing torch and transformers
@@ -33,6 +33,7 @@ COMMANDS = {
     "analyze": "sjdvp_cli.analyze",
     "report": "sjdvp_cli.report",
     "check": "sjdvp_cli.check",
+    "decode": "sjdvp_cli.decode",
     "show": "sjdvp_cli.show",
     "export": "sjdvp_cli.export",
     "eval": "sjdvp_cli.eval",

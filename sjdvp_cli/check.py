@@ -13,7 +13,7 @@ def command(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Check a run folder: every image present, readable and as logged; exit 1 when not."""
+    """Check a run folder: images and saved tokens present and as logged; exit 1 when not."""
     from sjdvp.runs.check import check_folder
 
     found = check_folder(out)
@@ -27,7 +27,7 @@ def command(
         )
         counts = ", ".join(f"{len(group)} {name}" for name, group in groups.items() if group)
         advice = (
-            "; delete the corrupt files, then run the same command to generate them again"
+            "; delete what is corrupt, then run the same command to generate it again"
             if found.corrupt
             else ""
         )

@@ -40,6 +40,7 @@ class RunState:
     started: float = 0.0  # the first forward pass, or the start while the model is being loaded
     loaded: bool = False
     in_progress: float = 0.0  # the sum of the committed parts of the images in progress
+    completed: float = 0.0  # images, with parts of those in progress; it never falls
     summary: Mapping[str, Any] | None = None
 
     def hear(self, event: Event) -> None:
@@ -59,6 +60,8 @@ class RunState:
         elif isinstance(event, ImageFinished):
             self.counts.add(event.row)
             self.in_progress = max(0.0, self.in_progress - 1)
+        # An image whose pixels are being decoded is in neither number for a moment.
+        self.completed = max(self.completed, self.seen + self.in_progress)
 
     @property
     def now(self) -> int:
@@ -71,20 +74,16 @@ class RunState:
         return self.counts.skipped + self.now
 
     @property
-    def completed(self) -> float:
-        """`seen` and the committed parts of the images in progress."""
-        return self.seen + self.in_progress
-
-    @property
     def count(self) -> str:
         """`completed` of all images."""
-        done = f"{self.completed:.1f}" if self.in_progress else str(self.seen)
+        whole = self.completed == self.seen
+        done = str(self.seen) if whole else f"{self.completed:.1f}"
         return f"{done}/{self.total or '?'}"
 
     @property
     def rate(self) -> float:
         """Images per second since the first forward pass."""
-        return (self.now + self.in_progress) / max(time.monotonic() - self.started, 1e-9)
+        return (self.completed - self.counts.skipped) / max(time.monotonic() - self.started, 1e-9)
 
     def numbers(self) -> str:
         """Return rate, time left, NFE and acceptance rate, as far as they are known."""

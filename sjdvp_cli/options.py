@@ -5,12 +5,10 @@ covers what it does.
 """
 
 import inspect
-import os
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial, wraps
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -49,27 +47,6 @@ def takes_options(command: Callable[..., Any]) -> Callable[..., Any]:
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
-
-
-def expands_home(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Expand a leading ~ in paths: a shell does not do so in --out=~/x or within quotes."""
-
-    @wraps(command)
-    def wrapper(**given: Any) -> Any:
-        return command(**{name: _from_home(value) for name, value in given.items()})
-
-    return wrapper
-
-
-def expanded(path: Path) -> Path:
-    """Return the path with a leading ~ or ~NAME expanded, or unchanged where there is no home."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser fails without a home)
-
-
-def _from_home(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_home(one) for one in value]
-    return expanded(value) if isinstance(value, Path) else value
 
 
 def arguments(group: Any) -> list[str]:
@@ -125,6 +102,7 @@ _KEYS = {
     "device_map": "run.device_map",
     "on_long_prompt": "run.on_long_prompt",
     "max_failures": "run.max_failures",
+    "save_tokens": "run.save_tokens",
     "metadata": "run.metadata",
     "image_format": "run.image_format",
     "image_quality": "run.image_quality",
@@ -168,8 +146,8 @@ class Assignments:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings(Assignments):
-    """What decides how one forward pass is computed."""
+class ModelSettings(Assignments):
+    """The model, and the size of its images."""
 
     profile: Annotated[
         str | None,
@@ -194,6 +172,21 @@ class EngineSettings(Assignments):
         str | None,
         _model("--size", metavar="N|WxH", help="Image size in pixels.", show_default=PROFILE),
     ] = None
+
+    def resolve(self) -> Resolved:
+        """Merge with the other layers of settings."""
+        return resolve(self.profile, self.overrides())
+
+
+DEVICE = _running(
+    "--device", metavar="auto|cpu|cuda|cuda:K", help="Device of the model.", show_default="auto"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings(ModelSettings):
+    """What decides how one forward pass is computed."""
+
     dtype: Annotated[
         str | None,
         _model(
@@ -239,15 +232,7 @@ class EngineSettings(Assignments):
             show_default=PROFILE,
         ),
     ] = None
-    device: Annotated[
-        str | None,
-        _running(
-            "--device",
-            metavar="auto|cpu|cuda|cuda:K",
-            help="Device of the model.",
-            show_default="auto",
-        ),
-    ] = None
+    device: Annotated[str | None, DEVICE] = None
     device_map: Annotated[
         str | None,
         _running(
@@ -257,10 +242,6 @@ class EngineSettings(Assignments):
             show_default="off",
         ),
     ] = None
-
-    def resolve(self) -> Resolved:
-        """Merge with the other layers of settings."""
-        return resolve(self.profile, self.overrides())
 
 
 _decoder = _decoding(
@@ -354,6 +335,14 @@ class Settings(VariantSettings):
 
     decoder: Annotated[str | None, _decoder] = None
     batch_size: Annotated[str | None, _batch_size("auto")] = None
+    save_tokens: Annotated[
+        bool | None,
+        _running(
+            "--save-tokens/--no-save-tokens",
+            help="Keep the image tokens too; `sjdvp decode` makes images from them.",
+            show_default="--no-save-tokens",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from sjdvp.config import RunConfig
 from sjdvp.events import ImageFinished
 from sjdvp.generate import Request, generate
-from sjdvp.jobs import ImageResult, Job, JobQueue
+from sjdvp.jobs import ImageResult, Job, JobQueue, token_digest
 
 SIZE = 16
 
@@ -20,8 +20,15 @@ def noise(job: Job) -> np.ndarray:
     return np.random.default_rng(job.seed).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
 
 
+def tokens_of(job: Job) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(job.seed).integers(0, 70_000, 8).tolist())
+
+
 class FakeGenerator:
-    """Takes `batch` jobs at a time, yields them last first; prompts that start with `fail` fail."""
+    """Generates `batch` jobs at a time and yields them last first.
+
+    Prompts that start with `fail` fail, and with `pixels` in this way: the tokens are there.
+    """
 
     def __init__(self, batch: int = 3, seconds: float = 0.0) -> None:
         self.batch = batch
@@ -56,8 +63,14 @@ class FakeGenerator:
             "drafted": 40,
             "accepted": 20,
             "latency_s": 0.5,
-            "token_sha256": f"{job.seed:x}",
+            "token_sha256": token_digest(tokens_of(job)),
         }
+        if job.tokens is not None:
+            assert job.tokens == tokens_of(job)
+            stats = {"token_sha256": stats["token_sha256"], "pixels_s": 0.25}
+        if job.prompt.startswith("pixels") and job.tokens is None:
+            error = {"type": "ImageError", "message": "out of memory", "hint": ""}
+            return ImageResult(job, None, stats, error, tokens_of(job))
         if job.prompt.startswith("fail"):
             return ImageResult(
                 job,
@@ -65,7 +78,7 @@ class FakeGenerator:
                 stats | {"tokens_per_nfe": float("nan")},
                 {"type": "Bad", "message": "no image", "hint": ""},
             )
-        return ImageResult(job, noise(job), stats)
+        return ImageResult(job, noise(job), stats, tokens=tokens_of(job))
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "models": MIDDLE,
     "engine": MIDDLE | {"decode", "models"},
     "generate": MIDDLE | {"engine"},
+    "pixels": ON_DISK,
     "compare": MIDDLE | {"engine", "generate", "report"},
     "analysis": MIDDLE | {"decode", "engine", "models", "report", "compare"},
     "bench": MIDDLE | {"decode", "engine", "models"},
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "slurm": ON_DISK,
     "workers": ON_DISK,
 }
-NO_TORCH = ON_DISK | {"report", "slurm", "workers", "generate"}
+NO_TORCH = ON_DISK | {"report", "slurm", "workers", "generate", "pixels"}
 TORCH = {"torch", "transformers", "safetensors", "tokenizers"}
 KNOWS_TRANSFORMERS = {"models", "kv_cache", "quality"}  # the last: CLIP, as a measure
 COMMAND_LINE = {"typer", "rich", "click", "sjdvp_cli"}

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,17 +22,14 @@ from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.engine.cuda_graph import make_step, pick_mode
 from sjdvp.engine.devices import device_name, peak_memory, synchronize, use_device
 from sjdvp.engine.disk_cache import cached_neighbours
-from sjdvp.engine.metrics import decoding_stats, error_fields, token_digest
+from sjdvp.engine.metrics import decoding_stats, error_fields
 from sjdvp.engine.model_runner import ModelRunner
-from sjdvp.engine.oom import is_out_of_memory, release_memory
+from sjdvp.engine.pixels import PixelDecoder
 from sjdvp.engine.scheduler import ImageSequence, Slots, next_jobs
 from sjdvp.errors import ImageError, PromptError
 from sjdvp.interfaces import EncodedPrompt
-from sjdvp.jobs import ImageResult, Job, JobQueue
+from sjdvp.jobs import ImageResult, Job, JobQueue, token_digest
 from sjdvp.models.base import ImageModel
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +59,7 @@ class Engine:
         # torch.compile distinguishes tensors made in inference mode, as all later states are.
         with torch.inference_mode():
             self.state = self.decoder.idle_state(batch_size, probs_dtype, device)
+        self._decode_pixels = PixelDecoder(model, device)
         self._slots = Slots(batch_size)
         self._warm = False
         self._pixel_stream = _side_stream(device)
@@ -101,14 +99,16 @@ class Engine:
                     yield results.popleft().result()
 
     def _admit_jobs(self, source: JobQueue, *, wait: bool) -> list[_Finished]:
-        """Fill the free slots with jobs; return those that cannot start."""
+        """Fill the free slots with jobs; return those that need no decoding."""
         jobs = next_jobs(source, self._slots.free(), wait=wait)
-        return [failed for slot, job in jobs if (failed := self._admit(slot, job))]
+        return [finished for slot, job in jobs if (finished := self._admit(slot, job))]
 
     @torch.inference_mode()
     def _admit(self, slot: int, job: Job) -> _Finished | None:
-        """Start a job in a free slot; return its failure if it cannot start."""
+        """Start a job in a free slot; return it if it cannot start, or has its tokens."""
         sequence = ImageSequence(job, warmup=not self._warm)
+        if job.tokens is not None:
+            return _Finished(sequence, torch.tensor(job.tokens), {}, None)
         try:
             prompt = self._prompt(job, sequence)
         except ImageError as error:
@@ -180,38 +180,21 @@ class Engine:
         tokens_N = layout.image_tokens(state.tokens_BS[slot, :length]).cpu()
         return _Finished(sequence, tokens_N, stats, None)
 
-    def _decode_pixels(self, tokens_N: Tensor) -> "np.ndarray[Any, Any]":
-        """Return the pixels of complete tokens; once more with freed memory if it runs out.
-
-        Raises ImageError when memory is too small even then: one image fails, and the tokens of
-        the others are not lost.
-        """
-        for last_try in (False, True):
-            try:
-                with self._pixel_stream:
-                    return self.model.decode_pixels(tokens_N.to(self.model.device)).cpu().numpy()
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if last_try:
-                    hint = "run the same command with a smaller --batch-size"
-                    raise ImageError("out of memory in the VQ decoder", hint) from error
-            release_memory()  # not in the except clause: the error holds tensors of its frames
-        raise AssertionError("unreachable")
-
     def _complete(self, finished: _Finished) -> ImageResult:
         """Decode the pixels and complete the statistics, while other images are being decoded."""
         sequence, error, started = finished.sequence, finished.error, perf_counter()
-        image_HWC = None
+        image_HWC, tokens = None, None
         if error is None:
+            tokens = tuple(finished.tokens_N.tolist())
             try:
-                image_HWC = self._decode_pixels(finished.tokens_N)
+                with self._pixel_stream:
+                    image_HWC = self._decode_pixels(tokens)
             except ImageError as failure:
                 error = failure
         done, device = perf_counter(), self.model.device
         stats = {
             **finished.stats,
-            "token_sha256": None if error else token_digest(finished.tokens_N.tolist()),
+            "token_sha256": token_digest(tokens) if tokens else None,
             "prompt_tokens": sequence.prompt_tokens,
             "truncated": sequence.truncated,
             "latency_s": done - sequence.started,
@@ -228,7 +211,7 @@ class Engine:
             "model": self.model.name,
             "revision": self.model.revision,
         }
-        return ImageResult(sequence.job, image_HWC, stats, error_fields(error))
+        return ImageResult(sequence.job, image_HWC, stats, error_fields(error), tokens)
 
 
 def _failed(sequence: ImageSequence, error: ImageError) -> _Finished:

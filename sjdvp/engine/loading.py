@@ -18,6 +18,7 @@ from sjdvp.engine.devices import (
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.memory import MemoryPlan, free_bytes, memory_plan, usable
 from sjdvp.engine.oom import ElasticBatch, must_fit
+from sjdvp.engine.pixels import PixelDecoder
 from sjdvp.errors import ConfigError, DeviceError
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
@@ -58,6 +59,16 @@ def load_model(config: RunConfig) -> ImageModel:
         model = open_model(config.model, device, pick_dtype(config.model.dtype, device), free)
     use_few_threads(model)
     return model
+
+
+@contextmanager
+def open_pixel_decoder(config: RunConfig) -> Iterator[PixelDecoder]:
+    """Load the VQ decoder of a configuration. Raises ConfigError, WeightsError or DeviceError."""
+    device = pick_device(config.run.device)
+    use_device(device)
+    with must_fit("the weights of the VQ decoder", device):
+        model = open_model(pin(config.model), device, torch.float32, pixels_only=True)
+    yield PixelDecoder(model, device)
 
 
 def plan_loading(config: RunConfig) -> tuple[ModelConfig, MemoryPlan]:

@@ -1,6 +1,5 @@
 """What the engine measures of one image: its part of the log row."""
 
-import hashlib
 from typing import Any
 
 import torch
@@ -43,11 +42,6 @@ def decoding_stats(layout: ImageLayout, window: int, accepted_S: Tensor) -> dict
 
 def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 6) if whole else None
-
-
-def token_digest(tokens: list[int]) -> str:
-    """Return the SHA-256 of the image tokens as comma-separated decimals."""
-    return hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()
 
 
 def error_fields(error: ImageError | None) -> dict[str, str] | None:

@@ -35,11 +35,13 @@ def open_model(
     device: "torch.device",
     dtype: "torch.dtype",
     free: "Mapping[torch.device, int] | None" = None,
+    *,
+    pixels_only: bool = False,
 ) -> "ImageModel":
     """Load the model of `config` onto `device`, or its layers onto the devices of `free`.
 
-    `free` gives the free bytes of each device, see `sjdvp.models.device_map`. Raises ConfigError,
-    WeightsError or DeviceError.
+    `free` gives the free bytes of each device, see `sjdvp.models.device_map`; with `pixels_only`
+    the model can only decode pixels. Raises ConfigError, WeightsError or DeviceError.
     """
     from sjdvp.models.device_map import DeviceMap  # it imports torch
 
@@ -49,4 +51,4 @@ def open_model(
         )
     module, function = REGISTRY[config.backbone].split(":")
     opener: Callable[..., ImageModel] = getattr(importlib.import_module(module), function)
-    return opener(config, DeviceMap(device, free or {}), dtype)
+    return opener(config, DeviceMap(device, free or {}, pixels_only), dtype)

@@ -21,11 +21,18 @@ from sjdvp.errors import DeviceError
 class DeviceMap:
     """A device, and the devices for the layers of a decoder with the free bytes of each.
 
-    `free` is in the order of the layers; when it is empty, all layers stay on `device`.
+    `free` is in the order of the layers; when it is empty, all layers stay on `device`. With
+    `pixels_only` just the VQ decoder is loaded: all else stays on the meta device.
     """
 
     device: torch.device
     free: Mapping[torch.device, int] = field(default_factory=dict)
+    pixels_only: bool = False
+
+    @property
+    def of_network(self) -> torch.device:
+        """The device of all but the VQ decoder, unless its layers are shared out."""
+        return torch.device("meta") if self.pixels_only else self.device
 
     def of(self, network: nn.Module, dtype: torch.dtype) -> Callable[[str], torch.device]:
         """Return a function from the name of a weight of `network` to its device.
@@ -34,7 +41,7 @@ class DeviceMap:
         take more than the free bytes.
         """
         if not self.free:
-            return lambda name: self.device
+            return lambda name: self.of_network
         stem, layers = next(
             (name, part)
             for name, part in network.named_modules()

@@ -132,7 +132,7 @@ def open_llamagen_t2i(config: ModelConfig, device_map: DeviceMap, dtype: torch.d
     clean = caption_cleaner() if config.clean_captions else lower_case
     network, make = _open(config, "t2i", device_map, dtype)
     text_encoder = locate(config.text_encoder, setting="model.text_encoder").path
-    encoder = TextEncoder(text_encoder, clean, CAPTION_SLOTS, device_map.device, dtype)
+    encoder = TextEncoder(text_encoder, clean, CAPTION_SLOTS, device_map.of_network, dtype)
     wanted = network.condition.fc1.in_features
     if encoder.n_features != wanted:
         raise WeightsError(

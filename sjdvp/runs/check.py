@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sjdvp.errors import FolderError
 from sjdvp.runs.folder import RunFolder
-from sjdvp.runs.log import LogEntry, image_sizes
+from sjdvp.runs.log import OUTDATED, ImageKey, LogEntry, image_sizes
 from sjdvp.runs.sharding import IMAGES, image_file
+from sjdvp.runs.tokens import saved_tokens
 
 # Put beside images by file managers; so are hidden files.
 _IGNORED = ("Thumbs.db", "desktop.ini")
@@ -50,6 +52,8 @@ class CheckReport:
 def check_folder(out: Path) -> CheckReport:
     """Compare every expected image of the run folder `out` with its log row (size and SHA-256).
 
+    Saved image tokens are compared with the digest in that row.
+
     Raises FolderError when `out` is not a run folder, or cannot be read.
     """
     folder = RunFolder.read(out)
@@ -64,22 +68,40 @@ def check_folder(out: Path) -> CheckReport:
     copies = max(wanted.images_per_prompt for wanted in folder.info.wanted)
     files = {f"{IMAGES}/{name}" for name in image_sizes(out)}
     owners = {entry.sha256: entry for entry in entries.values() if entry.ok}
+    tokens = _token_problems(out, entries)
     missing: list[Finding] = []
     corrupt: list[Finding] = []
     for prompt, key in expected:
         entry = entries.get(key)
         name = image_file(*key, prompt.copies(copies), image_format)
         file = (entry.file if entry else None) or name
-        if entry is not None and not entry.is_of(prompt):
-            missing.append(Finding(file, "generated from an earlier text of its prompt"))
+        if entry is not None and not entry.is_of(prompt, folder.info.seeds):
+            missing.append(Finding(file, OUTDATED))
         elif entry is None or not entry.ok or file not in files:
             missing.append(Finding(file, _why_missing(entry)))
-        elif problem := image_problem(out, entry, owners):
+        elif problem := image_problem(out, entry, owners) or tokens.get(key, ""):
             corrupt.append(Finding(file, problem))
+        elif key not in tokens and folder.wants_tokens(prompt, key[1]):
+            missing.append(Finding(file, "its image tokens are not saved"))
     known = {entry.file for entry in entries.values() if entry.ok}
     foreign = [Finding(file, "no log row names it") for file in _images(out) if file not in known]
     ok = len(expected) - len(missing) - len(corrupt)
     return CheckReport(len(expected), ok, tuple(missing), tuple(corrupt), tuple(foreign))
+
+
+def _token_problems(out: Path, entries: Mapping[ImageKey, LogEntry]) -> dict[ImageKey, str]:
+    """Return for each image whose tokens are saved what is wrong with them, "" when nothing."""
+    problems: dict[ImageKey, str] = {}
+    for saved in saved_tokens(out):
+        entry = entries.get(saved.key)
+        if entry is None or entry.token_sha256 != saved.token_sha256:
+            continue  # of an earlier attempt
+        try:
+            saved.decode()
+            problems[saved.key] = ""
+        except FolderError as error:
+            problems[saved.key] = str(error)
+    return problems
 
 
 def image_problem(out: Path, entry: LogEntry, owners: Mapping[str | None, LogEntry]) -> str:

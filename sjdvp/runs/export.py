@@ -26,9 +26,9 @@ from sjdvp.runs.evaluators import (
     grid_png,
 )
 from sjdvp.runs.folder import RunFolder
-from sjdvp.runs.log import LogEntry
+from sjdvp.runs.log import OUTDATED, LogEntry
 from sjdvp.runs.prompts.model import Prompt
-from sjdvp.runs.sharding import IMAGES, RUN
+from sjdvp.runs.sharding import IMAGES, RUN, Seeds
 from sjdvp.text import counted
 
 LAYOUTS = tuple(evaluators.LAYOUTS)
@@ -144,7 +144,7 @@ def _prompt_images(out: Path, left_out: list[str]) -> Iterator[PromptImages]:
         images: list[Path | None] = [None] * prompt.copies(samples)
         for sample in expected:
             entry = entries.get((prompt.index, sample))
-            problem = _problem(out, prompt, entry, owners)
+            problem = _problem(out, prompt, entry, owners, folder.info.seeds)
             if entry is None or entry.file is None or problem:
                 left_out.append(f"row {prompt.index}, sample {sample}: {problem}")
             else:
@@ -153,12 +153,16 @@ def _prompt_images(out: Path, left_out: list[str]) -> Iterator[PromptImages]:
 
 
 def _problem(
-    out: Path, prompt: Prompt, entry: LogEntry | None, owners: dict[str | None, LogEntry]
+    out: Path,
+    prompt: Prompt,
+    entry: LogEntry | None,
+    owners: dict[str | None, LogEntry],
+    seeds: Seeds,
 ) -> str:
     if entry is None:
         return "not generated yet"
-    if not entry.is_of(prompt):
-        return "generated from an earlier text of its prompt"
+    if not entry.is_of(prompt, seeds):
+        return OUTDATED
     return image_problem(out, entry, owners) if entry.ok else "failed"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
 from sjdvp.runs.atomic import storage_errors
-from sjdvp.runs.job_queue import Plan
+from sjdvp.runs.job_queue import Plan, WithoutPixels
 from sjdvp.runs.jsonl import Appender, JsonRow
 from sjdvp.runs.locks import (
     FileLock,
@@ -38,7 +38,8 @@ from sjdvp.runs.run_json import (
     settled,
     write_run,
 )
-from sjdvp.runs.sharding import IMAGES, PROMPTS, RUN, Ranges, Shard, log_path, log_paths
+from sjdvp.runs.sharding import IMAGES, PROMPTS, RUN, Ranges, Seeds, Shard, log_path, log_paths
+from sjdvp.runs.tokens import TokensFile, TokensKey, saved_keys, saved_tokens
 
 if TYPE_CHECKING:
     from sjdvp.runs.writer import ImageWriter
@@ -87,8 +88,9 @@ class RunFolder:
         Several processes may open it at the same moment: the first draws the seed that `config`
         leaves open and picks a window that is `auto`. `prompts` is None for a pipe; those in the
         rows `updates` may have changed. `check_model` is asked before a new folder is made; `tell`
-        hears what is waited for. `image_seed` is the seed of the only image. A folder whose run has
-        generated nothing is made anew when the settings differ.
+        hears what is waited for, and what an image file cannot hold. `image_seed` is the seed of
+        the only image. A folder whose run has generated nothing is made anew when the settings
+        differ.
 
         Raises FolderError when the folder has other settings, listed, or other prompts; BusyError
         when another process holds the shard; StorageError; what `check_model` raises.
@@ -103,7 +105,7 @@ class RunFolder:
                 remove_leftovers(root)
                 lock = held.enter_context(shard_lock(root, shard, tell))
             config = settled(config, info.window)
-            yield OpenRun(RunFolder(root, info), config, shard, lock)
+            yield OpenRun(RunFolder(root, info), config, shard, lock, tell)
 
     def prompts(self) -> Iterator[Prompt]:
         """Yield the prompts of the folder in row order; raises FolderError."""
@@ -115,6 +117,10 @@ class RunFolder:
             samples = {s for wanted in self.info.wanted for s in wanted.samples(prompt)}
             if samples:
                 yield prompt, sorted(samples)
+
+    def wants_tokens(self, prompt: Prompt, sample: int) -> bool:
+        """Return whether any command asked for the image tokens of an image."""
+        return any(w.tokens and sample in w.samples(prompt) for w in self.info.wanted)
 
     def log(self) -> dict[ImageKey, LogEntry]:
         """Return the last log entry of every image; raises FolderError."""
@@ -133,6 +139,7 @@ class OpenRun:
     config: RunConfig  # with a number for the window
     shard: Shard
     lock: FileLock
+    tell: Tell
 
     @property
     def info(self) -> RunInfo:
@@ -167,14 +174,19 @@ class OpenRun:
 
     @contextlib.contextmanager
     def writer(self, rank: int = 0) -> Iterator["ImageWriter"]:
-        """Open the shard's log for writing images."""
+        """Open the shard's log and tokens file for writing images."""
         from sjdvp.runs.writer import ImageWriter  # numpy and Pillow, which readers do not need
 
         root, run = self.folder.root, self.config.run
-        with Appender(log_path(root, self.shard)) as log:
+        with (
+            Appender(log_path(root, self.shard)) as log,
+            TokensFile(root, self.shard) as tokens,
+        ):
             rows = RowMaker(self.config, self.shard, rank)
             copies = run.num_images_per_prompt
-            yield ImageWriter(root, log, rows, copies, run.metadata, self.lock.check)
+            yield ImageWriter(
+                root, log, tokens, rows, copies, run.metadata, self.lock.check, self.tell
+            )
 
     def located_config(self) -> RunConfig:
         """Return the settings with paths instead of hub ids, at the revision of the folder.
@@ -217,16 +229,38 @@ def make_plan(
     pending = find_redo(root, shard)
     if pending is not None:  # killed between an image and its row, that row is of the image before
         done = {k for k in done if not pending.is_due(k) or has_image(root, entries[k])}
+    saved = saved_keys(root)
+    if wanted.tokens:
+        done = {k for k in done if (k, entries[k].token_sha256) in saved}
     return Plan(
-        seed=info.seed if info else 0,
+        seeds=info.seeds if info else Seeds(0),
         wanted=wanted,
         shard=shard,
         entries=entries,
         finished=frozenset(done),
         redo=resumed_redo(root, shard, redo, wanted) if redo else None,
         retry_failed=retry_failed,
-        image_seed=info.image_seed if info else None,
+        without_pixels=_without_pixels(root, done, saved),
     )
+
+
+def _without_pixels(
+    root: Path, done: set[ImageKey], saved: set[TokensKey]
+) -> dict[ImageKey, WithoutPixels]:
+    """Return the images that are not done and whose tokens, those of the last row, are saved."""
+    if all(key in done for key, _ in saved):
+        return {}
+    last: dict[ImageKey, tuple[LogEntry, JsonRow]] = {}
+    for entry, row in log_rows(root):
+        key = entry.key
+        if key not in done and (key not in last or last[key][0].order <= entry.order):
+            last[key] = entry, row
+    rows = {(key, entry.token_sha256): row for key, (entry, row) in last.items()}
+    return {
+        tokens.key: WithoutPixels(rows[tokens.key, tokens.token_sha256], tokens)
+        for tokens in saved_tokens(root)
+        if (tokens.key, tokens.token_sha256) in rows
+    }
 
 
 def check_fits(

@@ -8,17 +8,19 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sjdvp.errors import SjdvpError
 from sjdvp.jobs import REPORT_S, Job
+from sjdvp.runs.jsonl import JsonRow
 from sjdvp.runs.log import ImageKey, LogEntry
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.redo import Redo
 from sjdvp.runs.run_json import Wanted
-from sjdvp.runs.sharding import Shard, image_seed
+from sjdvp.runs.sharding import Seeds, Shard
 from sjdvp.runs.signals import raise_if_stopped
+from sjdvp.runs.tokens import SavedTokens
 
 # wait? -> the next prompt; None: the end, or nothing yet when not waiting
 NextPrompt = Callable[[bool], Prompt | None]
@@ -35,20 +37,29 @@ class Task:
     job: Job
     attempt: int  # from 1
     reroll: int = 0  # how often a new seed was asked for
+    earlier: JsonRow | None = None  # the log row of the attempt that made the tokens of the job
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutPixels:
+    """An image whose tokens are there and whose file is not."""
+
+    row: JsonRow  # its last log row
+    tokens: SavedTokens
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The work of one process: a pure function of the log and the request, so it can be resumed."""
 
-    seed: int  # the run's
+    seeds: Seeds
     wanted: Wanted
     shard: Shard
     entries: Mapping[ImageKey, LogEntry]
     finished: frozenset[ImageKey]
     redo: Redo | None = None
     retry_failed: bool = True
-    image_seed: int | None = None  # of the one image there is; None: from the run's seed
+    without_pixels: Mapping[ImageKey, WithoutPixels] = field(default_factory=dict)
 
     def count(self, prompts: Iterable[Prompt]) -> Counter[ImageState]:
         """Count the images of `prompts` by state; `failed` are those that are not tried again."""
@@ -68,7 +79,7 @@ class Plan:
     def _state(self, prompt: Prompt, sample: int) -> ImageState:
         key = (prompt.index, sample)
         entry = self.entries.get(key)
-        if entry is None or not entry.is_of(prompt) or (self.redo and self.redo.is_due(key)):
+        if entry is None or not entry.is_of(prompt, self.seeds) or self._is_due(key):
             return "todo"
         if key in self.finished:
             return "finished"
@@ -78,21 +89,19 @@ class Plan:
         key = (prompt.index, sample)
         entry = self.entries.get(key)
         reroll = entry.reroll if entry else 0
-        if self.redo and self.redo.kind == "reroll" and self.redo.is_due(key):
+        due = self._is_due(key)
+        if due and self.redo and self.redo.kind == "reroll":
             reroll += 1
-        seed = self.image_seed
-        if seed is None:
-            seed = task_seed(self.seed, prompt, sample, reroll)
-        job = Job(prompt.index, sample, seed, prompt.text)
-        return Task(prompt, job, entry.attempt + 1 if entry else 1, reroll)
+        seed = self.seeds.of(prompt, sample, reroll)
+        attempt = entry.attempt + 1 if entry else 1
+        found = self.without_pixels.get(key)
+        if found and entry and entry.is_of(prompt, self.seeds) and not due:
+            job = Job(prompt.index, sample, seed, prompt.text, found.tokens.decode())
+            return Task(prompt, job, attempt, reroll, found.row)
+        return Task(prompt, Job(prompt.index, sample, seed, prompt.text), attempt, reroll)
 
-
-def task_seed(run_seed: int, prompt: Prompt, sample: int, reroll: int) -> int:
-    """Return the seed of an image: of the first one, the seed that its row asks for, if any."""
-    own = prompt.asked.get("seed")
-    if own is None:
-        return image_seed(run_seed, prompt.index, sample, reroll)
-    return image_seed(own, 0, sample, reroll) if sample or reroll else int(own)
+    def _is_due(self, key: ImageKey) -> bool:
+        return self.redo is not None and self.redo.is_due(key)
 
 
 class TaskQueue:

@@ -161,6 +161,11 @@ def number(table: object, key: str) -> float:
     return _typed(table, key, "a number", lambda v: is_whole(v) or isinstance(v, float))
 
 
+def flag(table: object, key: str) -> bool:
+    """Return the boolean at `key`."""
+    return _typed(table, key, "true or false", lambda value: isinstance(value, bool))
+
+
 def text(table: object, key: str) -> str:
     """Return the string at `key`."""
     return _typed(table, key, "text", lambda value: isinstance(value, str))

@@ -22,7 +22,7 @@ from sjdvp.errors import FolderError
 from sjdvp.jobs import ImageResult
 from sjdvp.runs.jsonl import JsonRow, absent_or, inner, numbered_rows, optional, text, whole, word
 from sjdvp.runs.prompts.model import Prompt
-from sjdvp.runs.sharding import IMAGES, Shard, log_paths
+from sjdvp.runs.sharding import IMAGES, Seeds, Shard, log_paths
 from sjdvp.text import printable
 
 SCHEMA = "sjdvp.image/1"
@@ -83,6 +83,8 @@ KEYS = tuple(
 
 _IMAGE_NAME = re.compile(rf"{IMAGES}/[0-9_]+\.(?:png|jpg|webp)")
 
+OUTDATED = "generated from an earlier text or seed of its prompt"
+
 ImageKey = tuple[int, int]  # (prompt row, sample)
 
 
@@ -94,11 +96,13 @@ class LogEntry:
     ok: bool
     attempt: int
     reroll: int  # how often a new seed was asked for
+    seed: int | None
     prompt_sha256: str | None
     started_at: str
     file: str | None  # relative to the run folder, with "/"
     bytes: int | None
     sha256: str | None
+    token_sha256: str | None
     error: dict[str, Any] | None
 
     @property
@@ -106,9 +110,10 @@ class LogEntry:
         """Sort key of the attempts at one image: the largest is the last."""
         return self.attempt, self.started_at
 
-    def is_of(self, prompt: Prompt) -> bool:
-        """Return whether the image was generated from the present text of the prompt."""
-        return self.prompt_sha256 in (None, prompt.digest)
+    def is_of(self, prompt: Prompt, seeds: Seeds) -> bool:
+        """Return whether the image was generated from the present text and seed of the prompt."""
+        seed = seeds.of(prompt, self.key[1], self.reroll)
+        return self.prompt_sha256 in (None, prompt.digest) and self.seed in (None, seed)
 
     @classmethod
     def of(cls, row: JsonRow, where: str) -> "LogEntry":
@@ -120,11 +125,13 @@ class LogEntry:
                 ok=word(row, "status", ("ok", "failed")) == "ok",
                 attempt=whole(row, "attempt"),
                 reroll=absent_or(whole, row, "reroll") or 0,
+                seed=absent_or(whole, row, "seed"),
                 prompt_sha256=absent_or(text, row, "prompt_sha256"),
                 started_at=text(row, "started_at"),
                 file=optional(_image_name, row, "file"),
                 bytes=optional(whole, row, "bytes"),
                 sha256=optional(text, row, "image_sha256"),
+                token_sha256=absent_or(text, row, "token_sha256"),
                 error=optional(inner, row, "error"),
             )
         except ValueError as error:
@@ -141,17 +148,28 @@ class RowMaker:
     shard: Shard
     rank: int = 0
 
-    def begin(self, prompt: Prompt, image: ImageResult, attempt: int, reroll: int = 0) -> JsonRow:
+    def begin(
+        self,
+        prompt: Prompt,
+        image: ImageResult,
+        attempt: int,
+        reroll: int = 0,
+        earlier: JsonRow | None = None,
+    ) -> JsonRow:
         """Return the row of an image that is not on disk yet.
 
-        file, bytes, image_sha256 and save_s are still null.
+        file, bytes, image_sha256 and save_s are still null. `earlier` is the row of the attempt
+        that made the tokens, when this one made only the pixels: how they were decoded is told
+        there.
         """
         height, width = (None, None) if image.image_HWC is None else image.image_HWC.shape[:2]
         row: JsonRow = dict.fromkeys(KEYS)
         row |= {"accept_hist": [], "truncated": False, "warmup": False}
         row["model"] = self.config.model.path or self.config.model.backbone
-        stats = image.stats.items()
-        row |= {key: value for key, value in stats if key in row and value is not None}
+        stats = image.stats
+        if earlier is not None:
+            stats = earlier | {"pixels_s": image.stats.get("pixels_s")}
+        row |= {key: value for key, value in stats.items() if key in row and value is not None}
         row |= self._process() | {
             "index": prompt.index,
             "id": prompt.id,

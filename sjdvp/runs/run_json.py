@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp import __version__
-from sjdvp.config import RunConfig
-from sjdvp.errors import FolderError
+from sjdvp.config import RunConfig, from_table
+from sjdvp.errors import ConfigError, FolderError
 from sjdvp.runs.atomic import write_atomic
 from sjdvp.runs.jsonl import (
     absent_or,
+    flag,
     inner,
     is_whole,
     listed,
@@ -27,7 +28,7 @@ from sjdvp.runs.jsonl import (
     whole,
 )
 from sjdvp.runs.prompts.model import Prompt, PromptSet
-from sjdvp.runs.sharding import RUN, Selection, new_run_seed
+from sjdvp.runs.sharding import RUN, Seeds, Selection, new_run_seed
 
 SCHEMA = "sjdvp.run/1"
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "Pillow")
@@ -42,6 +43,7 @@ class Wanted:
     images_per_prompt: int = 1
     selection: Selection = dataclasses.field(default_factory=Selection)
     sample: int | None = None  # the only one of each prompt; None: all
+    tokens: bool = False  # whether their image tokens are saved too
 
     def samples(self, prompt: Prompt) -> range:
         """Return the samples of a prompt that are asked for."""
@@ -64,6 +66,7 @@ class Wanted:
             "indices": None if indices is None else [list(pair) for pair in indices],
             "limit": self.selection.limit,
             "sample": self.sample,
+            "tokens": self.tokens,
         }
 
     @classmethod
@@ -73,7 +76,8 @@ class Wanted:
         ranges = None if indices is None else tuple(map(_range, indices))
         selection = Selection(ranges, optional(whole, plain, "limit"))
         count = whole(plain, "images_per_prompt", 1)
-        return cls(count, selection, absent_or(whole, plain, "sample"))
+        tokens = absent_or(flag, plain, "tokens") or False
+        return cls(count, selection, absent_or(whole, plain, "sample"), tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,23 @@ class RunInfo:
     fingerprint: str
     pixel_settings: Mapping[str, Any]
     wanted: tuple[Wanted, ...]  # of every command that has generated into the folder
-    image_seed: int | None  # of its one image, when that was given instead of the run's seed
+    image_seed: int | None  # see `Seeds.only`
     revision: str | None  # of the weights on the hub; None: local or built-in, or not known yet
     plain: Mapping[str, Any]  # all of it, as stored
+
+    @property
+    def seeds(self) -> Seeds:
+        """The seeds of the images."""
+        return Seeds(self.seed, self.image_seed)
+
+    def config(self) -> RunConfig:
+        """Return the settings of the command that made the folder; raises FolderError."""
+        try:
+            return from_table(RunConfig, inner(self.plain, "settings"))
+        except (ConfigError, ValueError) as error:
+            raise FolderError(
+                f"cannot read the settings in {RUN}: {error}", "restore the file"
+            ) from error
 
     def window(self, _: RunConfig) -> int:
         """Return the window of its images: what `auto` means in this folder."""

@@ -8,8 +8,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sjdvp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sjdvp.runs.prompts.model import Prompt
 
 RUN = "run.json"
 PROMPTS = "prompts.jsonl"
@@ -87,6 +91,23 @@ def image_seed(run_seed: int, index: int, sample: int, reroll: int = 0) -> int:
     numbers = f"{run_seed} {index} {sample}" + (f" {reroll}" if reroll else "")
     digest = hashlib.sha256(f"sjdvp seed 1: {numbers}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - _SEED_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """The seeds of the images of a run."""
+
+    run: int
+    only: int | None = None  # of its one image, when that was given instead
+
+    def of(self, prompt: "Prompt", sample: int, reroll: int = 0) -> int:
+        """Return the seed of an image: of the first one, the seed that its row asks for, if any."""
+        if self.only is not None:
+            return self.only
+        own = prompt.asked.get("seed")
+        if own is None:
+            return image_seed(self.run, prompt.index, sample, reroll)
+        return image_seed(own, 0, sample, reroll) if sample or reroll else int(own)
 
 
 def new_run_seed() -> int:

@@ -1,4 +1,4 @@
-"""From an image to its file and then its log row, in this order: a row means a file on disk."""
+"""Saves an image: its tokens, its file, then its log row, so that a row means a file on disk."""
 
 import hashlib
 import io
@@ -24,6 +24,7 @@ from sjdvp.runs.job_queue import Task
 from sjdvp.runs.jsonl import Appender, JsonRow, load_json
 from sjdvp.runs.log import RowMaker
 from sjdvp.runs.sharding import image_file
+from sjdvp.runs.tokens import TokensFile
 
 Item = TypeVar("Item")
 
@@ -64,25 +65,30 @@ class ImageWriter:
 
     root: Path
     log: Appender
+    tokens: TokensFile
     rows: RowMaker
     images_per_prompt: int
     with_metadata: bool
     check_lock: Callable[[], None]
+    tell: Callable[[str], None]
 
     def save(self, task: Task, image: ImageResult) -> JsonRow:
         """Write the image, unless it failed, then its log row; return the row.
 
-        Raises StorageError, also when this process has lost the lock of its shard.
+        Its tokens are written before, when they are to be saved or the pixels failed. Raises
+        StorageError, also when this process has lost the lock of its shard.
         """
         self.check_lock()
         prompt = task.prompt
-        row = self.rows.begin(prompt, image, task.attempt, task.reroll)
+        row = self.rows.begin(prompt, image, task.attempt, task.reroll, task.earlier)
+        if image.tokens and (image.image_HWC is None or self.rows.config.run.save_tokens):
+            self.tokens.append((prompt.index, image.job.sample), image.tokens, row["token_sha256"])
         if image.image_HWC is not None:
             start = time.perf_counter()
             copies = prompt.copies(self.images_per_prompt)
             run = self.rows.config.run
             file = image_file(prompt.index, image.job.sample, copies, run.image_format)
-            texts = metadata(row, self.rows.config.model) if self.with_metadata else {}
+            texts = self._texts(row, file)
             data = encode_image(image.image_HWC, texts, run.image_format, run.image_quality)
             write_atomic(self.root / file, data, owner=self.rows.shard.label)
             row |= {
@@ -95,6 +101,14 @@ class ImageWriter:
         if image.image_HWC is not None:
             self._remove_other_formats(self.root / row["file"])
         return row
+
+    def _texts(self, row: JsonRow, file: str) -> dict[str, str]:
+        """Return the texts to store in the image file."""
+        texts = metadata(row, self.rows.config.model) if self.with_metadata else {}
+        if fits(texts, self.rows.config.run.image_format):
+            return texts
+        self.tell(f"{file} is without its settings: JPEG holds 64 kB; they are in its log row")
+        return {}
 
     def _remove_other_formats(self, file: Path) -> None:
         """Remove an earlier image of the same number in another format."""
@@ -164,8 +178,8 @@ def encode_image(
     """Return the file of an RGB image (uint8) with the texts of `metadata`.
 
     PNG has them as iTXt chunks. JPEG and WebP have them as EXIF: `parameters` as UserComment, where
-    image viewers look for it, and `sjdvp` as ImageDescription. EXIF of JPEG holds 64 kB; longer
-    texts are left out. Equal arguments give equal bytes.
+    image viewers look for it, and `sjdvp` as ImageDescription. Equal arguments give equal bytes.
+    Raises ValueError for texts that do not fit.
     """
     if image_format == "png":
         return encode_png(image_HWC, texts)
@@ -173,11 +187,15 @@ def encode_image(
     options: dict[str, Any] = {"quality": quality}
     if image_format == "jpg":
         options |= {"subsampling": 0}
-        exif = exif if len(exif) < _LONGEST_EXIF else b""
     buffer = io.BytesIO()
     kind = "JPEG" if image_format == "jpg" else "WEBP"
     Image.fromarray(image_HWC, "RGB").save(buffer, format=kind, exif=exif, **options)
     return buffer.getvalue()
+
+
+def fits(texts: Mapping[str, str], image_format: ImageFormat) -> bool:
+    """Return whether a file of this format holds the texts: EXIF of JPEG ends at 64 kB."""
+    return image_format != "jpg" or not texts or len(_exif(texts)) < _LONGEST_EXIF
 
 
 def _exif(texts: Mapping[str, str]) -> bytes:

@@ -188,7 +188,7 @@ def shard_states(out: Path, count: int, tasks: Iterable[QueuedTask]) -> list[Sha
     for prompt, samples in folder.expected():
         for key in ((prompt.index, sample) for sample in samples):
             keys.append(key)
-            if key in there and not entries[key].is_of(prompt):
+            if key in there and not entries[key].is_of(prompt, info.seeds):
                 there.remove(key)
     expected = Counter(index % count for index, _ in keys)
     done = Counter(key[0] % count for key in keys if key in there)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sjdvp.errors import StorageError
-from sjdvp.jobs import ImageResult
+from sjdvp.jobs import ImageResult, token_digest
 from sjdvp_cli.app import run
 from tests.analysis.stand_in import write_sums
 
@@ -88,7 +88,10 @@ class StandIn:
                     {"type": "ImageError", "message": "not finite", "hint": ""},
                 )
             else:
-                yield ImageResult(job, np.full((8, 8, 3), job.seed % 256, np.uint8), dict(STATS))
+                colour = job.seed % 256
+                image_HWC, tokens = np.full((8, 8, 3), colour, np.uint8), (colour,) * 256
+                stats = STATS | {"token_sha256": token_digest(tokens)}
+                yield ImageResult(job, image_HWC, stats, tokens=tokens)
 
 
 @pytest.fixture

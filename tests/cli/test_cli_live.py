@@ -75,6 +75,21 @@ def test_time_left_counts_from_the_first_forward_pass_and_within_images(capsys, 
     assert one.startswith("sjdvp: 1/4, 1.50 images/min, 2:00 left")
 
 
+def test_the_count_never_falls(capsys, clock):
+    """An image whose tokens are complete is in no slot, and not saved yet."""
+    with watch("plain", quiet=False, verbose=False) as (_, hear):
+        hear(started(4))
+        hear(GenerationStarted())
+        for in_progress, index in ((3.0, None), (0.5, None), (0.6, 0), (0.7, 1), (0.9, 2)):
+            clock[0] += 40
+            hear(ImagesInProgress(in_progress))
+            if index is not None:
+                hear(image(index))
+    counts = [float(line.split()[1].split("/")[0]) for line in lines(capsys)[1:]]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (3, 3)
+
+
 def test_plain_speaks_every_five_percent(capsys, clock):
     with watch("plain", quiet=False, verbose=False) as (_, hear):
         hear(started(100, done=20))

@@ -17,7 +17,7 @@ from sjdvp.engine.model_runner import ModelRunner
 from sjdvp.engine.oom import ElasticBatch, is_out_of_memory
 from sjdvp.errors import DeviceError
 from sjdvp.interfaces import EncodedPrompt, PromptBranch
-from sjdvp.jobs import Job
+from sjdvp.jobs import Job, token_digest
 from sjdvp.models.vq import MovqDecoder
 from sjdvp.profiles import resolve
 from tests.engine.conftest import Queue, settings
@@ -113,6 +113,19 @@ def test_pixels_that_do_not_fit_cost_no_tokens(model, times, n_failed):
     images = list(make.generate(Queue(jobs)))
     assert sum(image.error is not None for image in images) == n_failed
     assert sorted(prompts) == ["blue", "cat", "dog", "red"]  # none was decoded twice
+    for image in images:  # also of the image that failed
+        assert image.tokens is not None
+        assert image.stats["token_sha256"] == token_digest(image.tokens)
+
+
+def test_a_job_with_its_tokens_takes_no_forward_pass(model):
+    engine = Engine(model, settings("sjd"), 1)
+    (whole,) = engine.generate(Queue([Job(0, 0, 5, "red")]))
+    engine.advance = None
+    jobs = [Job(i, 0, 5, "red", whole.tokens) for i in range(3)]
+    for image in engine.generate(Queue(jobs)):
+        assert (image.image_HWC == whole.image_HWC).all()
+        assert image.stats["token_sha256"] == whole.stats["token_sha256"]
 
 
 def test_pixels_are_in_the_memory_plan():

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from sjdvp.config import DecoderConfig, RunConfig, SamplingConfig, from_table
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.metrics import token_digest
 from sjdvp.engine.model_runner import ModelRunner
 from sjdvp.interfaces import EncodedPrompt, ImageLayout
-from sjdvp.jobs import ImageResult, Job
+from sjdvp.jobs import ImageResult, Job, token_digest
 from sjdvp.models.base import ImageModel
 from sjdvp.presets import preset
 

@@ -1,14 +1,13 @@
 """jpg and webp: names, contents, metadata, resuming, and the commands that read them."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from sjdvp.config import RunConfig, RunSettings
-from sjdvp.events import ignore
+from sjdvp.events import Note, ignore
 from sjdvp.generate import Request, generate
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.export import export_folder
@@ -68,12 +67,19 @@ def test_without_metadata_equal_pixels_are_equal_bytes(tmp_path):
         assert len(first) < len(encode_image(PIXELS, {}, image_format, 100))
 
 
-def test_texts_too_long_for_a_jpeg_are_left_out(tmp_path):
-    texts = {"parameters": "x" * 70_000, "sjdvp": json.dumps({"prompt": "x" * 70_000})}
-    file = tmp_path / "a.jpg"
-    file.write_bytes(encode_image(PIXELS, texts, "jpg", 95))
-    assert read_metadata(file) == {}
-    assert Image.open(file).size == (64, 64)
+def test_texts_too_long_for_a_jpeg_are_left_out_and_told(tmp_path):
+    notes = []
+    for image_format in ("jpg", "webp"):
+        config = RunConfig(run=RunSettings(seed=1, image_format=image_format))
+        request = Request(config, tmp_path / image_format, inline=("x" * 70_000, "a dog"))
+        generate(request, FakeGenerator().open, notes.append)
+    (told,) = (note.message for note in notes if isinstance(note, Note) and note.level != "info")
+    assert told == (
+        "images/000000.jpg is without its settings: JPEG holds 64 kB; they are in its log row"
+    )
+    assert read_metadata(tmp_path / "jpg/images/000000.jpg") == {}
+    assert read_metadata(tmp_path / "jpg/images/000001.jpg")["sjdvp"]["prompt"] == "a dog"
+    assert read_metadata(tmp_path / "webp/images/000000.webp") != {}
 
 
 def test_the_format_does_not_shape_pixels():

@@ -238,6 +238,16 @@ def test_stream_starts_before_the_input_ends():
     assert got == ["first", "second", "third"]
 
 
+def test_a_stream_tells_what_it_skips():
+    told = []
+    data = b'{"prompt": "a"}\n\n{"prompt": " "}\n\n{"prompt": "b"}\n'
+    stream = stream_prompts(
+        io.BytesIO(data), ReadOptions(skip_empty=True), lambda *note: told.append(note)
+    )
+    assert [prompt.text for prompt in stream] == ["a", "b"]
+    assert told == [("info", "2 blank lines skipped"), ("info", "1 rows without a prompt skipped")]
+
+
 def test_stream_knows_jsonl_and_stops_at_the_first_problem():
     stream = stream_prompts(io.BytesIO(b'\n{"prompt": "a"}\n{"prompt": 1}\n'))
     assert next(stream).text == "a"

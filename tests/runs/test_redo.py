@@ -1,5 +1,6 @@
 """Images that are generated again: --overwrite, --reroll, --update-prompts; and one image alone."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,8 +153,35 @@ def test_an_image_of_an_earlier_text_is_missing(request_):
     (missing,) = check_folder(request_.out).missing
     assert (missing.file, missing.reason) == (
         "images/000003.png",
-        "generated from an earlier text of its prompt",
+        "generated from an earlier text or seed of its prompt",
     )
+
+
+def test_a_changed_seed_of_the_same_text_is_generated_again(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+
+    def write(*asked: int | None) -> None:
+        rows = [{"prompt": "a plum"} | ({} if seed is None else {"seed": seed}) for seed in asked]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    write(1, 2, None, None)
+    config = RunConfig(run=RunSettings(seed=7, num_images_per_prompt=2))
+    request = Request(config, tmp_path / "out", prompts=file)
+    run(request)
+    old = {entry.key: row["seed"] for entry, row in RunFolder.read(request.out).rows()}
+    write(1, 5, None, 6)
+    updated = replace(request, updates=((1, 3),))
+    assert preview(updated).done == 4
+    assert sorted(run(updated)) == [1, 1, 3, 3]
+    new = {entry.key: row["seed"] for entry, row in RunFolder.read(request.out).rows()}
+    assert (new[1, 0], new[3, 0]) == (5, 6)
+    assert {key[0] for key in old if old[key] != new[key]} == {1, 3}
+    assert check_folder(request.out).whole
+    write(1, 5, None, None)
+    assert sorted(run(updated)) == [3, 3]
+    last = {entry.key: row["seed"] for entry, row in RunFolder.read(request.out).rows()}
+    assert (last[3, 0], last[3, 1]) == (old[3, 0], old[3, 1])
+    assert run(request) == []
 
 
 def test_one_sample_of_several(request_):

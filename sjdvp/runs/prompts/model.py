@@ -86,11 +86,15 @@ class PromptSet:
 
     def remarks(self) -> list[str]:
         """Say for people what was left out, and which prompts repeat others."""
-        lines = [f"{self.skipped} blank lines skipped"] if self.skipped else []
-        lines += [f"{self.empty} rows without a prompt skipped"] if self.empty else []
-        lines += self.notes
+        lines = [*skipped_remarks(self.skipped, self.empty), *self.notes]
         repeat = f"{self.duplicates} prompts repeat an earlier row; each row gets its own image"
         return [*lines, repeat] if self.duplicates else lines
+
+
+def skipped_remarks(blank: int, empty: int) -> list[str]:
+    """Say for people how many blank lines, and rows without a prompt, were skipped."""
+    lines = [f"{blank} blank lines skipped"] if blank else []
+    return lines + ([f"{empty} rows without a prompt skipped"] if empty else [])
 
 
 _INVISIBLE = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})

@@ -4,7 +4,8 @@ import hashlib
 import io
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,7 @@ from sjdvp.runs.prompts.model import (
     Row,
     Shape,
     is_blank,
+    skipped_remarks,
 )
 from sjdvp.runs.prompts.open import open_text
 from sjdvp.text import printable
@@ -62,22 +64,30 @@ def read_stream(stream: BinaryIO, options: ReadOptions | None = None) -> PromptS
     return _collect([Part("stdin", data, *open_text([data], "stdin", options))], options, "stdin")
 
 
-def stream_prompts(stream: BinaryIO, options: ReadOptions | None = None) -> Iterator[Prompt]:
-    """Yield prompts from a pipe as their lines come in.
+def stream_prompts(
+    stream: BinaryIO,
+    options: ReadOptions | None = None,
+    tell: Callable[[str, str], None] = lambda level, message: None,
+) -> Iterator[Prompt]:
+    """Yield prompts from a pipe as their lines come in; `tell` hears Notes of what is left out.
 
     Raises PromptError at the first problem, and when there is no prompt.
     """
     options = options or ReadOptions()
     _check_streamed(options.format)
     _, found = open_text(_chunks(stream), "stdin", options)
-    empty = True
+    found_kinds: Counter[type] = Counter()
     for item in _Numbering(options).number(found):
+        found_kinds[type(item)] += 1
         if isinstance(item, Problem):
             raise _error("stdin", [item])
+        if isinstance(item, LeftOut):
+            tell("warning", item.message)
         if isinstance(item, Prompt):
-            empty = False
             yield item
-    if empty:
+    for remark in skipped_remarks(found_kinds[Blank], found_kinds[Empty]):
+        tell("info", remark)
+    if not found_kinds[Prompt]:
         raise PromptError("stdin: no prompt in it")
 
 
