@@ -5,6 +5,7 @@ being decoded: a slow moment of the machine affects both.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -166,23 +167,29 @@ def admit_all(engine: Engine) -> None:
 def _time(engine: Engine, n_steps: int) -> tuple[list[float], list[float], float]:
     """Return seconds of steps and of bare forward passes, and the tokens committed per step.
 
-    Steps and forward passes take turns. All slots start anew when an image is done.
+    Steps and forward passes take turns. All slots start anew when an image is done. The first steps
+    at a KV length are not timed: they may compile or capture.
     """
     length, device = engine.model.layout.length, engine.model.device
     forward_pass = bare_forward(engine)
     step_s: list[float] = []
     forward_s: list[float] = []
-    n_tokens = 0
-    for _ in range(n_steps + _WARMUP):
+    n_tokens, n_warm = 0, Counter[int]()  # steps so far that were not timed, by KV bucket
+    while len(step_s) < n_steps:
         n_B = engine.state.n_B.tolist()
         if max(n_B) == length:
             admit_all(engine)
             n_B = [1] * engine.batch_size
         kv_length = engine.runner.kv_bucket(dict(enumerate(n_B)))
-        forward_s.append(_seconds(lambda: forward_pass(engine.state, kv_length), device))  # noqa: B023 (called at once)
-        step_s.append(_seconds(lambda: engine.advance(kv_length), device))  # noqa: B023
-        n_tokens += sum(engine.state.n_B.tolist()) - sum(n_B)
-    return step_s[_WARMUP:], forward_s[_WARMUP:], n_tokens / (n_steps + _WARMUP)
+        timed = n_warm[kv_length] == _WARMUP
+        n_warm[kv_length] += not timed
+        seconds_forward = _seconds(lambda: forward_pass(engine.state, kv_length), device)  # noqa: B023 (called at once)
+        seconds_step = _seconds(lambda: engine.advance(kv_length), device)  # noqa: B023
+        if timed:
+            forward_s.append(seconds_forward)
+            step_s.append(seconds_step)
+            n_tokens += sum(engine.state.n_B.tolist()) - sum(n_B)
+    return step_s, forward_s, n_tokens / n_steps
 
 
 def bare_forward(engine: Engine) -> Step:
@@ -192,12 +199,8 @@ def bare_forward(engine: Engine) -> Step:
         # A forward pass whose result nobody reads would be compiled away.
         return replace(state, bad_B=state.bad_B | logits_BWV[:, 0, 0].isnan())
 
-    device, buckets = engine.model.device, engine.runner.kv_buckets
-    mode = pick_mode(engine.config, device)
-    forward_pass = make_step(engine.forward_pass, no_decode, mode, device, len(buckets))
-    for kv_length in buckets:
-        forward_pass(engine.state, kv_length)
-    return forward_pass
+    device = engine.model.device
+    return make_step(engine.forward_pass, no_decode, pick_mode(engine.config, device), device)
 
 
 def _pixels_s(model: ImageModel) -> float:

@@ -1,6 +1,12 @@
 """The published loop reads as often as the official one, and its images keep the grammar."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +16,9 @@ from benchmarks.counting import host_reads
 from benchmarks.tables import latency, published, steps
 
 pytestmark = pytest.mark.process
+
+GPU_SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu.sh"
+PYTHON = Path(sys.executable).parent  # without resolving links: a virtual environment
 
 
 @pytest.fixture
@@ -63,3 +72,32 @@ def test_tables(tiny, capsys, monkeypatch):
     assert len(lines) == 3 * 2 + 1 + 2 + 1 + 1
     for title, _, *rows in (lines[:5], lines[5:8], lines[8:]):
         assert {row.count("|") for row in rows} == {title.count("|")}
+
+
+@pytest.mark.process
+def test_the_gpu_script_reaches_its_last_part_on_a_bare_machine(tmp_path):
+    """Without git and without a command called python, a failing part does not stop the others."""
+    (tmp_path / "benchmarks").mkdir()
+    shutil.copy(GPU_SCRIPT, tmp_path / "benchmarks")
+    python3 = tmp_path / "bin" / "python3"
+    python3.parent.mkdir()
+    python3.write_text('#!/bin/sh\necho \'{"device": "none"}\'\nexit 3\n')
+    python3.chmod(0o755)
+    environment = {"PATH": f"{python3.parent}:/usr/bin:/bin", "OUT": str(tmp_path / "out")}
+    command = ["bash", "benchmarks/gpu.sh", "--tiny"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    lines = (tmp_path / "out" / "findings.jsonl").read_text().splitlines()
+    findings = [json.loads(line) for line in lines]
+    assert [found["rc"] for found in findings] == [3] * 9
+    assert all(found["result"] == {"device": "none"} for found in findings)
+    assert findings[-1]["part"].endswith("run.step=compile")
+
+
+@pytest.mark.slow
+def test_the_gpu_script_runs_on_a_cpu(tmp_path):
+    environment = {**os.environ, "OUT": str(tmp_path), "PATH": f"{PYTHON}:{os.environ['PATH']}"}
+    subprocess.run(["bash", GPU_SCRIPT, "--tiny"], env=environment, check=True, capture_output=True)
+    lines = (tmp_path / "findings.jsonl").read_text().splitlines()
+    statuses = {found["part"]: found["rc"] for found in map(json.loads, lines)}
+    assert statuses.pop("gpu tests") == 0, (tmp_path / "part-2.log").read_text()
+    assert set(statuses.values()) == {0}, statuses

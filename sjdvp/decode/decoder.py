@@ -44,7 +44,8 @@ class Decoder:
             accept_map_BS=zeros(S + W, dtype=torch.bool),
             draft_BW=zeros(W),
             draft_probs_BWV=zeros(W, V, dtype=dtype),
-            history_BLWV=zeros(L, W, V, dtype=dtype),
+            # A view, as each step leaves it: torch.compile distinguishes strides.
+            history_BLWV=zeros(L + (L > 0), W, V, dtype=dtype)[:, :L],
             age_BW=zeros(W),
             top_BWT=zeros(W, T),
             predicted_BKWT=zeros(K, W, T, dtype=dtype),

@@ -1,6 +1,7 @@
 """One decode step, in three forms: eager, compiled, or replayed from a CUDA graph. Same tokens."""
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -9,8 +10,11 @@ from torch import Tensor
 
 from sjdvp.config import RunConfig, StepMode
 from sjdvp.decode.state import State
+from sjdvp.engine.oom import is_out_of_memory, release_memory
 from sjdvp.errors import DeviceError
+from sjdvp.models.layers import EAGER_PARTS, LayerParts
 
+_log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -41,18 +45,26 @@ def pick_mode(config: RunConfig, device: torch.device) -> StepMode:
 
 
 def make_step(
-    forward_pass: ForwardPass, decode: Decode, mode: StepMode, device: torch.device, n_buckets: int
+    forward_pass: ForwardPass, decode: Decode, mode: StepMode, device: torch.device
 ) -> Step:
-    """Return the step in one of its forms; it is compiled or captured at its first use per bucket.
+    """Return the step in one of its forms; it is compiled or captured at its first use.
 
-    On a CPU only `decode` is compiled: compiled matrix products are slower there (measured).
+    `decode` is compiled once: it does not know the KV length. Of the forward pass, the layers are,
+    see `layer_parts`. On a GPU the compiled step is captured as well.
     """
-    if mode == "compile" and device.type == "cpu":
-        return eager(forward_pass, _compiled(decode, 1))
-    step = eager(forward_pass, decode)
-    if mode == "compile":
-        step = _compiled(step, n_buckets)
-    return step if mode == "eager" else CudaGraphStep(step)
+    step = eager(forward_pass, compiled(decode) if mode == "compile" else decode)
+    return CudaGraphStep(step) if device.type == "cuda" and mode != "eager" else step
+
+
+def layer_parts(mode: StepMode, device: torch.device) -> LayerParts:
+    """Return the parts of a layer for that form of the step.
+
+    All layers and KV lengths share them. Not compiled on a CPU: inductor does not take packed
+    weights, and with others matrix products are slower than all that compiling saves (measured).
+    """
+    if mode == "compile" and device.type != "cpu":
+        return LayerParts(compiled(EAGER_PARTS.before), compiled(EAGER_PARTS.after))
+    return EAGER_PARTS
 
 
 def eager(forward_pass: ForwardPass, decode: Decode) -> Step:
@@ -60,26 +72,28 @@ def eager(forward_pass: ForwardPass, decode: Decode) -> Step:
     return lambda state, kv_length: decode(state, forward_pass(state, kv_length))
 
 
-def _compiled(function: Callable[_P, _R], n_shapes: int) -> Callable[_P, _R]:
-    # Each engine has its own step: what one compiles must not count against another's limit.
-    limits: dict[str, Any] = {"recompile_limit": n_shapes, "isolate_recompiles": True}
-    known = inspect.signature(torch.compile).parameters  # torch before 2.13 has neither limit
-    limits = {name: value for name, value in limits.items() if name in known}
-    return torch.compile(function, dynamic=False, fullgraph=True, **limits)
+def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return a function that is compiled, as one graph, at its first call."""
+    # Each engine has its own: what one compiles must not count against the limit of another.
+    known = inspect.signature(torch.compile).parameters  # torch before 2.13 has no such option
+    options: dict[str, Any] = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+    return torch.compile(function, dynamic=False, fullgraph=True, **options)
 
 
 class CudaGraphStep:
-    """One CUDA graph per KV length bucket, all on one state that is updated in place.
+    """One CUDA graph per KV length bucket in use, all on one state that is updated in place.
 
-    The first state it is given becomes that state; the caller may write to it between steps.
+    The first state it is given becomes that state; the caller may write to it between steps. When
+    memory runs out in a capture, no more is captured: steps of the other buckets are eager.
     """
 
     def __init__(self, step: Step) -> None:
         self._step = step
         self._state: State | None = None
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        # Shared by all captures: the graphs never run at the same time, and each new stream would
-        # get a cuBLAS workspace of its own.
+        self._fits = True  # the next capture, as far as is known
+        # Shared by all captures: the graphs never run at the same time and leave nothing behind,
+        # so they take the memory of one step. Each new stream would get a cuBLAS workspace.
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
@@ -89,10 +103,27 @@ class CudaGraphStep:
             self._state = state
         elif state is not self._state:
             _copy(state, self._state)
-        if kv_length not in self._graphs:
-            self._graphs[kv_length] = self._capture(self._state, kv_length)
-        self._graphs[kv_length].replay()
+        if kv_length not in self._graphs and self._fits:
+            self._try_to_capture(self._state, kv_length)
+        if kv_length in self._graphs:
+            self._graphs[kv_length].replay()
+        else:
+            _copy(self._step(self._state, kv_length), self._state)
         return self._state
+
+    def _try_to_capture(self, state: State, kv_length: int) -> None:
+        try:
+            self._graphs[kv_length] = self._capture(state, kv_length)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._fits = False
+            _log.warning(
+                "sjdvp: no memory for another CUDA graph: some steps run without, which is slower; "
+                "a smaller --batch-size avoids it"
+            )
+        if not self._fits:  # not in the except clause: the error holds tensors of its frames
+            release_memory()
 
     def _capture(self, state: State, kv_length: int) -> torch.cuda.CUDAGraph:
         # Made here, on the engine's GPU: torch's own capture stream is on the GPU that was current

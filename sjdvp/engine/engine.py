@@ -19,7 +19,7 @@ from sjdvp.config import RunConfig
 from sjdvp.decode.decoder import make_decoder
 from sjdvp.decode.state import State
 from sjdvp.decode.step import admit, decode_step, window_input
-from sjdvp.engine.cuda_graph import make_step, pick_mode
+from sjdvp.engine.cuda_graph import layer_parts, make_step, pick_mode
 from sjdvp.engine.devices import device_name, peak_memory, synchronize, use_device
 from sjdvp.engine.disk_cache import cached_neighbours
 from sjdvp.engine.metrics import decoding_stats, error_fields
@@ -54,7 +54,9 @@ class Engine:
         self.decoder = make_decoder(
             config.decoder, config.sampling, model.layout, model.codebook, cached_neighbours
         )
-        self.runner = ModelRunner(model, batch_size, self.decoder.window, config.sampling.cfg_scale)
+        mode = pick_mode(config, device)
+        parts, scale = layer_parts(mode, device), config.sampling.cfg_scale
+        self.runner = ModelRunner(model, batch_size, self.decoder.window, scale, parts)
         probs_dtype = torch.promote_types(model.dtype, torch.float32)
         # torch.compile distinguishes tensors made in inference mode, as all later states are.
         with torch.inference_mode():
@@ -63,17 +65,14 @@ class Engine:
         self._slots = Slots(batch_size)
         self._warm = False
         self._pixel_stream = _side_stream(device)
-        mode = pick_mode(config, device)
-        buckets = self.runner.kv_buckets
-        self._step = make_step(self.forward_pass, self.decode, mode, device, len(buckets))
+        self._step = make_step(self.forward_pass, self.decode, mode, device)
         self.compile_s = 0.0 if mode == "eager" else self._prepare_step()
 
     @torch.inference_mode()
     def _prepare_step(self) -> float:
-        """Compile or capture the step for each KV length bucket; return the seconds it took."""
+        """Compile the step, and capture it for the first KV length bucket; return the seconds."""
         started = perf_counter()
-        for kv_length in self.runner.kv_buckets:
-            self.advance(kv_length)
+        self.advance(self.runner.kv_buckets[0])
         synchronize(self.model.device)
         return perf_counter() - started
 

@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 from sjdvp.interfaces import EncodedPrompt, PromptBranch
 from sjdvp.kv_cache import aligned
 from sjdvp.models.base import ImageModel
+from sjdvp.models.layers import EAGER_PARTS, LayerParts
 from sjdvp.sampling import apply_cfg
 
 # Matrix products with 4 rows and more give each row the same bits whatever their number (measured:
@@ -32,8 +33,16 @@ class ModelRunner:
     A sequence's cache slots hold its prompt at 0..P-1 and the token of image position i at P + i.
     """
 
-    def __init__(self, model: ImageModel, batch_size: int, window: int, cfg_scale: float) -> None:
-        self.model, self.cfg_scale = model, cfg_scale
+    def __init__(
+        self,
+        model: ImageModel,
+        batch_size: int,
+        window: int,
+        cfg_scale: float,
+        parts: LayerParts = EAGER_PARTS,
+    ) -> None:
+        """Allocate the cache; `parts` are those of a layer in a step, which may be compiled."""
+        self.model, self.cfg_scale, self._parts = model, cfg_scale, parts
         self.batch_size, self.window = batch_size, window
         self.n_branches = 1 if cfg_scale == 1 else 2
         n_sequences = batch_size * self.n_branches
@@ -85,7 +94,7 @@ class ModelRunner:
         slots_RW = pos_BW.repeat(self.n_branches, 1) + self._start_R[:, None]
         mask_R1WC = _mask(slots_RW, self._slot_C[:kv_length], self._visible_RC[:, :kv_length])
         x_RWD = x_BWD.repeat(self.n_branches, 1, 1)
-        h_RWD = self.model.hidden(x_RWD, slots_RW, mask_R1WC, self._cache)
+        h_RWD = self.model.hidden(x_RWD, slots_RW, mask_R1WC, self._cache, self._parts)
         return self._merge_branches(self.model.logits(h_RWD))[:, : self.window]
 
     def _merge_branches(self, logits_R: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sjdvp.errors import ImageError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.kv_cache import KVCache
+from sjdvp.models.layers import EAGER_PARTS, LayerParts
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import to_uint8
 
@@ -88,12 +89,19 @@ class ImageModel:
             return x_BWD
         return torch.where(self.layout.forced_at(pos_BW)[..., None], self.row_end_D, x_BWD)
 
-    def hidden(self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: KVCache) -> Tensor:
+    def hidden(
+        self,
+        x_RWD: Tensor,
+        slots_RW: Tensor,
+        mask_R1WC: Tensor,
+        cache: KVCache,
+        parts: LayerParts = EAGER_PARTS,
+    ) -> Tensor:
         """Run the transformer [R, W, D] -> [R, W, D]; keys and values are written at `slots_RW`.
 
         The mask is boolean, True where attended. Slots beyond its length are not attended.
         """
-        return self.transformer(x_RWD, slots_RW, mask_R1WC, cache)
+        return self.transformer(x_RWD, slots_RW, mask_R1WC, cache, parts)
 
     def logits(self, h_RWD: Tensor) -> Tensor:
         """Return the logits over the image tokens alone [R, W, V]."""

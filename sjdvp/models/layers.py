@@ -4,7 +4,8 @@ On a GPU a step waits for small kernels more than for large ones: transformers' 
 36 kernels each, these 17 to 19. On a CPU linear layers are packed once instead of at every call.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,18 +28,100 @@ _ATTENTIONS = {
 
 
 def fused(decoder: Any, rotary: nn.Module) -> Any:
-    """Replace the norms, attention and MLPs of a transformers decoder in place; return the decoder.
+    """Return a transformers decoder with its layers fused, and the given one emptied.
 
-    `rotary` gives cos and sin [R, W, head size]. A decoder with attention of another kind keeps its
-    layers, with the attention function of `sjdvp.models.transformer`.
+    Layer by layer, so that no weight is twice in memory. `rotary` gives cos and sin [R, W, head
+    size]. A decoder with attention of another kind keeps its layers, with the attention function of
+    `sjdvp.models.transformer`.
     """
-    layers = decoder.layers
-    plain = all(type(layer.self_attn).__name__ in _ATTENTIONS for layer in layers)
-    for layer in layers if plain else []:
-        layer.self_attn = FusedAttention(layer.self_attn)
-        layer.mlp = FusedMlp(layer.mlp)
-    decoder.rotary_emb = SignedRotary(rotary, layers[0].self_attn.head_size) if plain else rotary
+    if all(type(layer.self_attn).__name__ in _ATTENTIONS for layer in decoder.layers):
+        for index, layer in enumerate(decoder.layers):
+            decoder.layers[index] = packed(FusedLayer(layer))
+        return FusedDecoder(decoder, rotary)
+    decoder.rotary_emb = rotary
     return packed(with_fused_norms(decoder))
+
+
+class FusedDecoder(nn.Module):
+    """Fused layers one after the other, and the last norm."""
+
+    def __init__(self, decoder: Any, rotary: nn.Module) -> None:
+        super().__init__()
+        self.embed_tokens = decoder.get_input_embeddings()  # not used here, but one of the weights
+        self.layers, self.norm = decoder.layers, with_fused_norms(decoder.norm)
+        self.rotary = SignedRotary(rotary, self.layers[0].attention.head_size)
+
+    def get_input_embeddings(self) -> Any:
+        """Return the table of token embeddings, as transformers' decoders do."""
+        return self.embed_tokens
+
+    def forward(
+        self,
+        x: Tensor,
+        slots_RW: Tensor,
+        bias: Tensor,
+        cache: Any,
+        parts: "LayerParts",
+    ) -> Tensor:
+        """Return the hidden states [R, W, D] of the input embeddings; see `Transformer`."""
+        angles = self.rotary(x, slots_RW)
+        for layer in self.layers:
+            x = layer(x, *angles, bias, cache=cache, parts=parts)
+        x = self.norm(x)
+        return x
+
+
+class FusedLayer(nn.Module):
+    """One decoder layer: what precedes attention, attention over the cache, what follows it."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.attention, self.mlp = FusedAttention(layer.self_attn), FusedMlp(layer.mlp)
+        self.attention_norm = with_fused_norms(layer.input_layernorm)
+        self.mlp_norm = with_fused_norms(layer.post_attention_layernorm)
+        # Chameleon 30B normalises what attention and MLP return, not what they take.
+        self.norm_last = type(layer).__name__ == "ChameleonSwinDecoderLayer"
+        self._index, self._scale = layer.self_attn.layer_idx, layer.self_attn.scaling
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, bias: Tensor, *, cache: Any, parts: "LayerParts"
+    ) -> Tensor:
+        """Transform [R, W, hidden size] under a bias [R, 1, W * group, C] of the scores."""
+        q, k, v = parts.before(self, x, cos, sin)
+        keys, values = cache.update(k, v, self._index)
+        return parts.after(self, x, attend(q, keys, values, bias, self._scale))
+
+
+def before_attention(
+    layer: FusedLayer, x: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values [R, heads, W, head size] of the input of a layer."""
+    return layer.attention.project(x if layer.norm_last else layer.attention_norm(x), cos, sin)
+
+
+def after_attention(layer: FusedLayer, x: Tensor, out: Tensor) -> Tensor:
+    """Return the output of a layer from its input and what attention gave."""
+    out = layer.attention.out(out.flatten(2))
+    if layer.norm_last:
+        x = x + layer.attention_norm(out)
+        return x + layer.mlp_norm(layer.mlp(x))
+    x = x + out
+    y: Tensor = x + layer.mlp(layer.mlp_norm(x))
+    return y
+
+
+class LayerParts(NamedTuple):
+    """The two parts of a layer around attention, as functions of the layer.
+
+    All layers share them, and neither knows the length of the cache: compiled, each is compiled
+    once for a model.
+    """
+
+    before: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    after: Callable[..., Tensor]
+
+
+EAGER_PARTS = LayerParts(before_attention, after_attention)
 
 
 class RmsNorm(nn.Module):
@@ -94,7 +177,7 @@ def _rows(q: Tensor, n_q: int, k: Tensor, n_kv: int) -> nn.Parameter:
 
 
 class FusedAttention(nn.Module):
-    """Attention: one product for queries, keys and values, one rotation for queries and keys.
+    """What attention multiplies with: one product for queries, keys and values, one for its output.
 
     Heads whose size is not a multiple of 8 get zeros: else torch's fused kernels on GPUs refuse
     16-bit types (`check_head_dim_size_mem_efficient` in ATen's sdp_utils.cpp) and attention falls
@@ -106,7 +189,6 @@ class FusedAttention(nn.Module):
         size: int = attention.head_dim
         projections = [attention.q_proj, attention.k_proj, attention.v_proj]
         self._n_q, self._n_kv, _ = (linear.out_features // size for linear in projections)
-        self._layer, self._scale = attention.layer_idx, attention.scaling
         has_norm = getattr(attention, "q_norm", None) is not None
         self.head_size = size if has_norm else -(-size // _HEAD_UNIT) * _HEAD_UNIT
         self.qkv = concatenated([_wider_out(p, size, self.head_size) for p in projections])
@@ -117,24 +199,14 @@ class FusedAttention(nn.Module):
             else None
         )
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        position_embeddings: tuple[Tensor, Tensor],
-        attention_mask: Tensor,
-        cache: Any,
-        **kwargs: Any,
-    ) -> tuple[Tensor, None]:
-        """Attend from [R, W, hidden size]; the arguments have transformers' names."""
-        heads = self.qkv(hidden_states).unflatten(-1, (-1, self.head_size))
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [R, heads, W, head size] of [R, W, hidden size]."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_size))
         qk, v = heads.split([self._n_q + self._n_kv, self._n_kv], 2)
         if self.norm is not None:
             qk = self.norm(qk)
-        qk = rotate(qk, *position_embeddings).transpose(1, 2)
-        q, k = qk.split([self._n_q, self._n_kv], 1)
-        keys, values = cache.update(k, v.transpose(1, 2), self._layer)
-        out = attend(q, keys, values, attention_mask, self._scale)
-        return self.out(out.flatten(2)), None
+        q, k = rotate(qk, cos, sin).transpose(1, 2).split([self._n_q, self._n_kv], 1)
+        return q, k, v.transpose(1, 2)
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:

@@ -15,7 +15,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from sjdvp.errors import WeightsError
 from sjdvp.kv_cache import KVCache
 from sjdvp.models.device_map import compute_on
-from sjdvp.models.layers import attend, fused
+from sjdvp.models.layers import EAGER_PARTS, FusedDecoder, LayerParts, attend, fused
 
 _ATTENTION = "sjdvp_sdpa"  # the name of our attention function in transformers' registry
 _FIELDS = (
@@ -74,7 +74,9 @@ class Transformer:
         own_size = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
         )
-        self._head_size = getattr(self._decoder.layers[0].self_attn, "head_size", own_size)
+        self._is_fused = isinstance(self._decoder, FusedDecoder)
+        first = self._decoder.layers[0]
+        self._head_size = first.attention.head_size if self._is_fused else own_size
         self._devices = [next(layer.parameters()).device for layer in self._decoder.layers]
         if set(self._devices) != {self.device}:
             for layer, device in zip(self._decoder.layers, self._devices, strict=True):
@@ -103,26 +105,36 @@ class Transformer:
         )
 
     def __call__(
-        self, x_RWD: Tensor, slots_RW: Tensor, mask_R1WC: Tensor, cache: KVCache
+        self,
+        x_RWD: Tensor,
+        slots_RW: Tensor,
+        mask_R1WC: Tensor,
+        cache: KVCache,
+        parts: LayerParts = EAGER_PARTS,
     ) -> Tensor:
         """Return the hidden states [R, W, D]; `slots_RW` are cache slots and rotary positions.
 
         Keys and values are written there. The boolean mask, True where attended, may be shorter
-        than the cache: slots beyond it are not attended.
+        than the cache: slots beyond it are not attended. `parts` are those of a layer; a decoder
+        whose layers are not fused has none.
         """
         cache.slots_RW, cache.n_read = slots_RW, mask_R1WC.shape[-1]
         # Made once here: torch would turn a boolean mask into numbers in every layer anew.
         bias_R1WC = torch.zeros_like(mask_R1WC, dtype=self.dtype).masked_fill_(
             ~mask_R1WC, -math.inf
         )
-        output = self._decoder(
-            inputs_embeds=x_RWD,
-            position_ids=slots_RW,
-            attention_mask=bias_R1WC.repeat(1, 1, self._group, 1),
-            cache=cache,
-            use_cache=True,
-        )
-        hidden: Tensor = output.last_hidden_state
+        bias_R1WC = bias_R1WC.repeat(1, 1, self._group, 1)
+        hidden: Tensor
+        if self._is_fused:
+            hidden = self._decoder(x_RWD, slots_RW, bias_R1WC, cache, parts)
+        else:
+            hidden = self._decoder(
+                inputs_embeds=x_RWD,
+                position_ids=slots_RW,
+                attention_mask=bias_R1WC,
+                cache=cache,
+                use_cache=True,
+            ).last_hidden_state
         return hidden
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sjdvp.config import RunSettings
 from sjdvp.decode.state import State
-from sjdvp.engine.cuda_graph import CudaGraphStep, eager, pick_mode
+from sjdvp.engine.cuda_graph import CudaGraphStep, eager, layer_parts, pick_mode
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.model_runner import ModelRunner
 from sjdvp.errors import DeviceError
@@ -27,6 +28,68 @@ def test_the_compiled_step_gives_the_same_images(model64, decoder):
     compiled = replace(plain, run=RunSettings(step="compile"))
     a, b = generate(model64, plain, 2), generate(model64, compiled, 2)
     assert tokens_and_nfe(a) == tokens_and_nfe(b)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that torch.compile makes, run as they are."""
+    made = []
+
+    def backend(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    return made
+
+
+def test_all_layers_and_kv_buckets_share_two_compiled_parts(model64, graphs):
+    parts = layer_parts("compile", torch.device("cuda"))
+    plain, runner = ModelRunner(model64, 2, 6, 2.0), ModelRunner(model64, 2, 6, 2.0, parts)
+    tokens_BW, pos_BW = torch.randint(24, (2, 6)), torch.arange(6).expand(2, -1)
+    with torch.inference_mode():
+        for kv_length in (16, 24, None):
+            logits_BWV = runner(tokens_BW, pos_BW, kv_length)
+            assert torch.equal(logits_BWV, plain(tokens_BW, pos_BW, kv_length))
+    assert len(graphs) == 2
+
+
+@pytest.mark.parametrize("decoder", ["sjd", "sjdvp", "best"])
+def test_the_decoding_is_compiled_once(model64, graphs, decoder):
+    config = replace(settings(decoder), run=RunSettings(step="compile"))
+    assert tokens_and_nfe(generate(model64, config, 2)) == tokens_and_nfe(
+        generate(model64, settings(decoder), 2)
+    )
+    assert len(graphs) == 1
+
+
+def test_memory_that_runs_out_in_a_capture_leaves_the_rest_eager(model64, monkeypatch, caplog):
+    engine, twin = started(model64, "coupled"), started(model64, "coupled")
+    tried = []
+
+    def no_memory(self, state, kv_length):
+        tried.append(kv_length)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(CudaGraphStep, "_capture", no_memory)
+    replayed, state = CudaGraphStep(step(engine)), twin.state
+    with torch.inference_mode():
+        for kv_length in (20, 20, 34):
+            new, state = replayed(engine.state, kv_length), step(twin)(state, kv_length)
+            assert new is engine.state
+            assert all(map(torch.equal, new.tensors(), state.tensors()))
+    assert tried == [20]
+    assert [record.message for record in caplog.records if "CUDA graph" in record.message]
+
+
+def test_other_errors_of_a_capture_are_raised(model64, monkeypatch):
+    def illegal(self, state, kv_length):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(CudaGraphStep, "_capture", illegal)
+    engine = started(model64, "sjd")
+    with pytest.raises(RuntimeError, match="not permitted"):
+        CudaGraphStep(step(engine))(engine.state, 34)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

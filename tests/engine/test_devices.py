@@ -201,4 +201,4 @@ def test_compile_works_with_an_older_torch(monkeypatch):
         return model
 
     monkeypatch.setattr(torch, "compile", compile_of_2_11)
-    assert cuda_graph._compiled(len, 2)([1]) == 1
+    assert cuda_graph.compiled(len)([1]) == 1

@@ -1,5 +1,6 @@
 """Fused layers: what transformers' layers give, in fewer operations; packed products."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
+from sjdvp.models import layers
 from sjdvp.models.layers import PackedLinear, RmsNorm, packed, with_fused_norms
 from sjdvp.models.transformer import Transformer
 
@@ -131,6 +133,20 @@ def test_concatenated_weights_take_no_more_memory() -> None:
     decoder = random_decoder("qwen2")
     n_bytes = sum(weight.nbytes for weight in decoder.parameters())
     assert Transformer(decoder).n_bytes == n_bytes
+
+
+def test_no_weight_is_twice_in_memory_while_layers_are_fused(monkeypatch) -> None:
+    decoder = LlamaModel(LlamaConfig(**{**SMALL, "num_hidden_layers": 4}))
+    given = [weakref.ref(layer.self_attn.q_proj.weight) for layer in decoder.layers]
+    alive, fuse = [], layers.FusedLayer
+
+    def counted(layer: nn.Module) -> nn.Module:
+        alive.append(sum(weight() is not None for weight in given))
+        return fuse(layer)
+
+    monkeypatch.setattr(layers, "FusedLayer", counted)
+    Transformer(decoder)
+    assert alive == [4, 3, 2, 1]
 
 
 def test_heads_are_padded_to_a_multiple_of_8() -> None:
