@@ -52,6 +52,6 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def resolved_name(name: str) -> str:
-    """Return a preset's name, and for `best` also the preset that it stands for."""
+    """Return a preset's name, and for `best` also the preset behind it."""
     same = next((known for known in PRESETS if PRESETS[known] == PRESETS[name]), name)
     return name if same == name else f"{name} ({same})"

@@ -99,18 +99,18 @@ def measure(
     device: torch.device,
 ) -> list[Quality]:
     """Measure every run in `folders` with the weights that are given."""
-    drawn_by_run = [(run, pairs(run)) for run in load_runs(folders)]
+    images_by_run = [(run, pairs(run)) for run in load_runs(folders)]
     others = references(reference) if reference else []
     encoder = open_clip(clip, device) if clip else None
     found = []
-    for run, drawn in drawn_by_run:
-        files = [pair.image for pair in drawn]
+    for run, images in images_by_run:
+        files = [pair.image for pair in images]
         found.append(
             Quality(
                 run=run.name,
                 lossless=run.lossless,
-                images=len(drawn),
-                clip_score=clip_score(drawn, encoder, device) if encoder else None,
+                images=len(images),
+                clip_score=clip_score(images, encoder, device) if encoder else None,
                 fid_clip=clip_distance(files, others, encoder, device)
                 if encoder and others
                 else None,

@@ -14,7 +14,7 @@ import yaml
 
 from sjdvp.errors import ConfigError
 
-# tag: pattern of its scalars, and their first characters, by which PyYAML looks them up
+# tag: pattern of its scalars, and their first characters, by which PyYAML finds them
 _SCALARS = {
     "bool": (r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
     "int": (r"[-+]?(0|[1-9][0-9]*)", [*"-+0123456789"]),

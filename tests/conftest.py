@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 # The same examples each time, so that what has passed once passes; `--hypothesis-profile=default`
-# looks for others.
+# tries others.
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
 

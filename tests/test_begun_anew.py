@@ -31,7 +31,7 @@ def no_weights(config):
     raise WeightsError("/nope: no such file or folder")
 
 
-def draw(out: Path, config: RunConfig, *prompts: str, open_generator=None):
+def run(out: Path, config: RunConfig, *prompts: str, open_generator=None):
     return generate(
         Request(config, out, inline=prompts or ("a cat",)),
         open_generator or FakeGenerator().open,
@@ -39,14 +39,14 @@ def draw(out: Path, config: RunConfig, *prompts: str, open_generator=None):
     )
 
 
-def test_other_settings_and_prompts_after_nothing_was_drawn(tmp_path):
+def test_other_settings_and_prompts_after_nothing_was_generated(tmp_path):
     with pytest.raises(WeightsError):
-        draw(tmp_path, WRONG, open_generator=no_weights)
-    assert draw(tmp_path, RIGHT, "a dog", "a cow").ok == 2
+        run(tmp_path, WRONG, open_generator=no_weights)
+    assert run(tmp_path, RIGHT, "a dog", "a cow").ok == 2
     assert check_folder(tmp_path).whole
     assert json.loads((tmp_path / "run.json").read_text())["seed"] == 8
     with pytest.raises(FolderError, match=r"model\.path"):
-        draw(tmp_path, WRONG, "a dog", "a cow")
+        run(tmp_path, WRONG, "a dog", "a cow")
 
 
 def test_the_same_settings_keep_their_seed(tmp_path):
@@ -55,25 +55,25 @@ def test_the_same_settings_keep_their_seed(tmp_path):
     seeds = set()
     for _ in range(2):
         with pytest.raises(WeightsError):
-            draw(tmp_path, config, open_generator=no_weights)
+            run(tmp_path, config, open_generator=no_weights)
         seeds.add(json.loads((tmp_path / "run.json").read_text())["seed"])
     assert len(seeds) == 1
 
 
 def test_a_failed_image_is_a_row_and_binds(tmp_path):
-    draw(tmp_path, RIGHT, "fail here")
+    run(tmp_path, RIGHT, "fail here")
     with pytest.raises(FolderError, match=r"decoder\.window"):
-        draw(tmp_path, replace(RIGHT, decoder=DecoderConfig(window=4)))
+        run(tmp_path, replace(RIGHT, decoder=DecoderConfig(window=4)))
 
 
 def test_a_run_at_work_on_its_first_image_binds(tmp_path):
     def meanwhile(config):
         assert is_locked(tmp_path)
         with pytest.raises(FolderError, match=r"model\.path"):
-            draw(tmp_path, WRONG)
+            run(tmp_path, WRONG)
         return FakeGenerator().open(config)
 
-    assert draw(tmp_path, RIGHT, open_generator=meanwhile).ok == 1
+    assert run(tmp_path, RIGHT, open_generator=meanwhile).ok == 1
     assert not is_locked(tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_run_json_is_read_once_and_the_shard_is_locked_with_the_folder(tmp_path,
     monkeypatch.setattr("sjdvp.runs.folder.read_run", read)
     monkeypatch.setattr("sjdvp.runs.folder.shard_lock", lock)
     for _ in range(2):
-        draw(tmp_path, RIGHT)
+        run(tmp_path, RIGHT)
     assert (len(reads), held) == (2, [True, True])
 
 

@@ -20,16 +20,16 @@ from tests.fake_engines import TEXTS, Engines, request, with_settings
 def test_decoders_take_turns_and_the_first_changes(tmp_path):
     engines = Engines()
     summary = compare(request(tmp_path), engines.open, ignore)
-    warmup, drawn = engines.diary[:3], engines.diary[3:]
+    warmup, measured = engines.diary[:3], engines.diary[3:]
     assert [name for name, _, _ in warmup] == ["ar", "sjd", "sjdvp"]
-    assert all(sample >= 2**20 for _, _, sample in warmup)  # no image of the run is drawn twice
+    assert all(sample >= 2**20 for _, _, sample in warmup)  # no image of the run is generated twice
     order = [
         ["ar", "sjd", "sjdvp"],
         ["sjd", "sjdvp", "ar"],
         ["sjdvp", "ar", "sjd"],
         ["ar", "sjd", "sjdvp"],
     ]
-    assert drawn == [(name, turn, 0) for turn, names in enumerate(order) for name in names]
+    assert measured == [(name, turn, 0) for turn, names in enumerate(order) for name in names]
     assert (summary.requested, summary.ok, summary.exit_code, engines.opened) == (12, 12, 0, 1)
 
 
@@ -47,7 +47,7 @@ def test_each_decoder_has_a_run_folder_like_any_other(tmp_path):
     assert same_tokens(ar, sjd) == 1
 
 
-def test_the_same_command_again_draws_nothing_and_anew_gives_the_same_nfe(tmp_path):
+def test_the_same_command_again_generates_nothing_and_anew_gives_the_same_nfe(tmp_path):
     first, again, anew = Engines(), Engines(), Engines()
     compare(request(tmp_path / "a"), first.open, ignore)
     compare(request(tmp_path / "a"), again.open, ignore)
@@ -76,7 +76,7 @@ def test_batches_take_turns(tmp_path):
     ]
 
 
-def test_a_seed_is_drawn_once_for_all_and_kept(tmp_path):
+def test_a_seed_is_chosen_once_for_all_and_kept(tmp_path):
     asked = request(tmp_path, "ar,sjd", **{"run.seed": None})
     compare(asked, Engines().open, ignore)
     seeds = {run.info.seed for run in load_runs([tmp_path])}

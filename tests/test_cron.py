@@ -82,7 +82,7 @@ def test_a_reader_that_takes_one_line_and_goes(out, prompts):
 
 
 def test_a_slow_producer(out):
-    """Each prompt is drawn as it comes, long before the input ends."""
+    """Each image is generated when its prompt comes, long before the input ends."""
     process = start("--prompts", "-", "-o", out, "--print", "paths", stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The main job, drawn by a stand-in generator: what is on disk after it, whatever happens on the
+"""The main job, with a stand-in generator: what is on disk after it, whatever happens on the
 way.
 """
 
@@ -190,7 +190,7 @@ def test_failed_images_are_tried_again_or_not(tmp_path, prompts):
     assert [row["attempt"] for row in rows(request.out) if row["index"] == 2] == [1, 2]
 
 
-def test_overwrite_draws_the_same_images_again(tmp_path, good):
+def test_overwrite_generates_the_same_images_again(tmp_path, good):
     request = Request(config(), tmp_path / "out", prompts=good)
     run(request)
     before = images(request.out)
@@ -216,7 +216,7 @@ def test_images_do_not_depend_on_batch_shards_or_resume(tmp_path, good, count):
     assert check_folder(part.out).whole
 
 
-def test_lost_truncated_and_torn_things_are_drawn_again(tmp_path, good):
+def test_lost_truncated_and_torn_things_are_generated_again(tmp_path, good):
     request = Request(config(), tmp_path / "out", prompts=good)
     run(request)
     before = images(request.out)
@@ -345,7 +345,7 @@ def test_fail_fast_and_max_failures_stop_early(tmp_path):
         assert any(isinstance(event, Note) and "stopped" in event.message for event in events)
 
 
-def test_a_pipe_is_drawn_from_before_it_ends(tmp_path):
+def test_images_for_a_pipe_come_before_it_ends(tmp_path):
     reader, writer = os.pipe()
     first = threading.Event()
     request = Request(config(), tmp_path / "out", stdin=os.fdopen(reader, "rb"))

@@ -1,4 +1,4 @@
-"""Logits to distributions, and draws from distributions, against slow and obvious versions."""
+"""Logits to distributions, and samples from distributions, against slow and obvious versions."""
 
 import math
 
@@ -20,19 +20,19 @@ def probs_of(logits: list[float], sampling: SamplingConfig, forced: bool = False
 
 
 def slow_probs(logits: list[float], s: SamplingConfig) -> torch.Tensor:
-    x = {code: logit / s.temperature for code, logit in enumerate(logits)}
+    x = {token: logit / s.temperature for token, logit in enumerate(logits)}
     if s.top_k:
         kth = sorted(x.values(), reverse=True)[min(s.top_k, len(x)) - 1]
-        x = {code: logit for code, logit in x.items() if logit >= kth}
+        x = {token: logit for token, logit in x.items() if logit >= kth}
     total = sum(math.exp(v) for v in x.values())
     kept, before = {}, 0.0
-    for code, logit in sorted(x.items(), key=lambda item: -item[1]):
+    for token, logit in sorted(x.items(), key=lambda item: -item[1]):
         if before < s.top_p:
-            kept[code] = logit
+            kept[token] = logit
         before += math.exp(logit) / total
     total = sum(math.exp(v) for v in kept.values())
     return torch.tensor(
-        [math.exp(kept[code]) / total if code in kept else 0.0 for code in range(len(logits))]
+        [math.exp(kept[token]) / total if token in kept else 0.0 for token in range(len(logits))]
     )
 
 
@@ -70,16 +70,16 @@ def test_draw_never_gives_a_code_of_weight_zero(weights, tick):
 
 
 @pytest.mark.parametrize("u", [2.0**-24, 1 - 2.0**-24])
-def test_draw_at_the_ends(u):
+def test_sample_at_the_ends(u):
     weights = torch.tensor([0.0, 1e-8, 0.3, 0.7, 0.0])
     assert sample(weights, torch.tensor(u)) in (1, 2, 3)
 
 
-@pytest.mark.parametrize("how", ["draw", "gumbel_sample"])
-def test_draws_follow_the_weights(how):
+@pytest.mark.parametrize("how", ["sample", "gumbel_sample"])
+def test_samples_follow_the_weights(how):
     weights = torch.tensor([5.0, 0.0, 1.0, 4.0])
     key = rng.keys(list(range(100_000)))
-    if how == "draw":
+    if how == "sample":
         tokens = sample(weights.expand(len(key), -1), rng.uniform(key, 1))
     else:
         tokens = gumbel_sample(

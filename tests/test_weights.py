@@ -131,7 +131,7 @@ def test_neither_a_path_nor_a_hub_id(spec: str | None) -> None:
         weights.locate(spec)
 
 
-def test_a_file_is_looked_for_beside_the_weights_first(hub: Path, tmp_path: Path) -> None:
+def test_a_file_is_searched_beside_the_weights_first(hub: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     located = weights.locate(str(mine))

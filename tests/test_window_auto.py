@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 AUTO = RunConfig(decoder=DecoderConfig(window="auto"), run=RunSettings(seed=7))
 
 
-def draw(out, config, pick_window, *prompts):
+def run(out, config, pick_window, *prompts):
     generate(Request(config, out, inline=prompts), FakeGenerator().open, ignore, pick_window)
 
 
@@ -29,16 +29,16 @@ def never(config):
 
 
 def test_the_first_process_picks_and_the_others_follow(tmp_path):
-    draw(tmp_path, AUTO, lambda config: 24, "plum")
+    run(tmp_path, AUTO, lambda config: 24, "plum")
     stored = json.loads((tmp_path / "run.json").read_text())
     assert stored["pixel_settings"]["decoder"]["window"] == 24
     assert stored["fingerprint"] == AUTO.with_window(24).fingerprint()
-    draw(tmp_path, AUTO, never, "plum", "fig")
-    draw(tmp_path, AUTO.with_window(24), never, "plum", "fig", "pear")
+    run(tmp_path, AUTO, never, "plum", "fig")
+    run(tmp_path, AUTO.with_window(24), never, "plum", "fig", "pear")
     rows = [row for path in log_paths(tmp_path) for row in read_rows(path)]
     assert [row["params"]["window"] for row in rows] == [24, 24, 24]
     with pytest.raises(FolderError, match=r"decoder\.window: 24 there, 8 now"):
-        draw(tmp_path, AUTO.with_window(8), never, "plum")
+        run(tmp_path, AUTO.with_window(8), never, "plum")
 
 
 def test_a_preview_picks_nothing(tmp_path):

@@ -1,6 +1,6 @@
 """Charts: their shapes as small inline SVG, their words and numbers as data for the templates.
 
-A chart may be stretched, so its SVG holds shapes only; text stands beside it in HTML.
+A chart may be stretched, so its SVG holds shapes only; the text beside it is HTML.
 """
 
 import math

@@ -132,7 +132,7 @@ def test_report(sjdvp, out, tmp_path):
 
 @pytest.mark.parametrize("columns", ["80", "100"])
 def test_no_figure_of_the_table_is_broken(tmp_path, monkeypatch, columns):
-    """At a terminal: each cell stands in one piece, but for its spaces."""
+    """At a terminal: each cell is in one piece, but for its spaces."""
     runs = load_runs([make_run(tmp_path / name, name, 12) for name in ("ar", "sjd", "same-noise")])
     results = make_results(runs)
     monkeypatch.setenv("COLUMNS", columns)

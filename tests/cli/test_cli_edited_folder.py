@@ -1,6 +1,4 @@
-"""Run folders whose files somebody has edited by hand: whatever stands there, each command answers
-without a traceback.
-"""
+"""Run folders with files that somebody has edited by hand: no command ends with a traceback."""
 
 import contextlib
 import io
@@ -42,9 +40,7 @@ def call(*arguments: object) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory) -> Iterator[Path]:
-    """A folder with a failed image that was tried twice; what paints is a stand-in as long as the
-    module runs.
-    """
+    """A folder with a failed image that was tried twice, made by a stand-in for the engine."""
     folder = tmp_path_factory.mktemp("good")
     (folder / "prompts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
     with pytest.MonkeyPatch.context() as patch:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PROMPTS = "tests/data/first32.txt"
 FULL = "No space left on device"
-# The stand-in paints in the real program, whose streams only `main` prepares.
+# The stand-in generates in the real program, whose streams only `main` prepares.
 PROGRAM = """
 from contextlib import nullcontext
 import sjdvp_cli.app, sjdvp_cli.generate
@@ -69,14 +69,14 @@ def images(out):
 
 
 WHOLE = ["000000.png", "000001.png", "000002.png"]
-DRAW = f"generate --prompts {PROMPTS} --limit 3 -o"
+GENERATE = f"generate --prompts {PROMPTS} --limit 3 -o"
 
 
 @pytest.mark.parametrize(
     "redirected", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full", ">&- 2>/dev/full"]
 )
-def test_generate_draws_though_a_stream_is_closed(shell, out, redirected):
-    done = shell(f"{DRAW} {out} --json -v", redirected)
+def test_generate_works_though_a_stream_is_closed(shell, out, redirected):
+    done = shell(f"{GENERATE} {out} --json -v", redirected)
     assert (done.returncode, images(out)) == (0, WHOLE)
     assert "Traceback" not in done.stderr
 
@@ -85,8 +85,8 @@ def test_generate_draws_though_a_stream_is_closed(shell, out, redirected):
     "flags",
     ["--log -", "--json", "--print paths", "-0", "--log - --json", "--log /dev/full", "-q --json"],
 )
-def test_generate_draws_all_though_its_lines_find_no_room(shell, out, flags):
-    done = shell(f"{DRAW} {out} {flags}", ">/dev/full" if "/dev/full" not in flags else "")
+def test_generate_makes_all_images_though_its_lines_find_no_room(shell, out, flags):
+    done = shell(f"{GENERATE} {out} {flags}", ">/dev/full" if "/dev/full" not in flags else "")
     what = "the copy of the log" if "/dev/full" in flags else "stdout"
     assert (done.returncode, images(out)) == (1, WHOLE)
     assert (
@@ -102,9 +102,9 @@ def test_generate_draws_all_though_its_lines_find_no_room(shell, out, flags):
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_however_python_was_started(shell, out, environment):
-    done = shell(f"{DRAW} {out}", "2>/dev/full", environment)
+    done = shell(f"{GENERATE} {out}", "2>/dev/full", environment)
     assert (done.returncode, images(out)) == (0, WHOLE)
-    done = shell(f"{DRAW} {out}/again --json", ">/dev/full", environment)
+    done = shell(f"{GENERATE} {out}/again --json", ">/dev/full", environment)
     assert (done.returncode, images(out / "again")) == (1, WHOLE)
     for arguments in ("--help", "profiles"):
         done = shell(arguments, ">/dev/full", environment)
@@ -112,7 +112,7 @@ def test_however_python_was_started(shell, out, environment):
 
 
 def test_a_full_log_copy_leaves_the_lines_of_stdout(shell, out):
-    done = shell(f"{DRAW} {out} --log /dev/full --json", "")
+    done = shell(f"{GENERATE} {out} --log /dev/full --json", "")
     assert json.loads(done.stdout)["ok"] == 3
 
 
@@ -158,6 +158,6 @@ def test_mistakes_keep_their_exit_code_without_stderr(shell, redirected):
 
 
 def test_a_reader_that_goes_away_stops_no_run(shell, out):
-    done = shell(f"{DRAW} {out} --print paths", "| head -1 >/dev/null")
+    done = shell(f"{GENERATE} {out} --print paths", "| head -1 >/dev/null")
     assert images(out) == WHOLE
     assert "Traceback" not in done.stderr

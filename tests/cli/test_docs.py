@@ -33,7 +33,7 @@ COMMANDS = [shlex.split(line, comments=True) for line in SHELL if line.startswit
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A folder that looks like a checkout, to write into."""
+    """A folder with the tests of a checkout, to write into."""
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
 
@@ -52,7 +52,7 @@ def test_every_command_is_shown():
 
 @with_embedded_model
 def test_the_main_line_runs_with_the_embedded_model(sjdvp, checkout):
-    """A few of its images: CI generates all of them with the line as it stands."""
+    """A few of its images: CI generates all of them with the whole line."""
     main = next(words for words in COMMANDS if "tests/data/first32.txt" in words)
     result = sjdvp(*main[1:], "--limit", "4")
     assert (result.code, result.err.splitlines()[-1]) == (0, "sjdvp: 4/4 ok")

@@ -42,7 +42,7 @@ def test_forced_tokens_are_never_rejected_and_nothing_is_written_past_the_end(wi
 
 
 def test_forced_tokens_cost_no_forward():
-    # Every position but the first is forced: all drafts stand, so a window holds W commits.
+    # Every position but the first is forced: all drafts are accepted, so a window holds W commits.
     model = TableModel(vocab_size=3, forced=[False] + [True] * 8, stride=9)
     _, nfe = run(model, decoder(window=4, model=model), [1, 2, 3], 3)
     assert nfe.tolist() == [2, 2, 2]
@@ -111,7 +111,7 @@ def test_greedy_decoding_is_the_argmax_path():
 
 @pytest.mark.parametrize("drafter", ["independent", "gumbel"])
 @pytest.mark.parametrize("prediction", ["none", "adaptive"])
-def test_a_draft_is_drawn_from_its_stored_probs_by_the_noise_of_its_position(drafter, prediction):
+def test_a_draft_is_sampled_from_its_stored_probs_by_the_noise_of_its_position(drafter, prediction):
     the_decoder, state = started((drafter, "uniform", prediction), window=4, batch_size=16)
     while (state.n_B < 6).any():
         state = decode_step(the_decoder, state, MODEL.window_logits(state, 4).float())
@@ -152,7 +152,7 @@ def test_the_first_drafts_come_from_what_the_fresh_rule_says():
     assert torch.allclose(state.draft_probs_BWV[0, 0].double(), first[0], atol=1e-6)
 
 
-def test_the_empty_residual_draws_from_the_probs():
+def test_the_empty_residual_samples_from_the_probs():
     # q equal to p everywhere: nothing is ever rejected, and nothing is NaN.
     flat = replace(MODEL, sharpness=0.0)
     images, nfe = run(

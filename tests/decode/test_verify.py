@@ -30,10 +30,10 @@ def case():
 
 def test_nearest_is_the_sorted_distance(case):
     codebook = case[-1]
-    for code, row in enumerate(nearest(codebook, 4, chunk=5)):
+    for token, row in enumerate(nearest(codebook, 4, chunk=5)):
         others = sorted(
-            (c for c in range(V) if c != code),
-            key=lambda c: float((codebook[c] - codebook[code]).norm()),
+            (c for c in range(V) if c != token),
+            key=lambda c: float((codebook[c] - codebook[token]).norm()),
         )
         assert row.tolist() == others[:4]
 
@@ -47,7 +47,7 @@ def test_lantern_follows_its_rule(case, relax):
     verdict = Lantern(relax, near)(p, q, draft, live, noise)
     u = noise.uniform_BW(Purpose.ACCEPT)
     for b in range(B):
-        stands = 0
+        accepted = 0
         for w in range(W - 1):
             x = int(draft[b, w])
             budget, lent = relax.scale * float(p[b, w, x]) if relax.scale else relax.delta, 0.0
@@ -58,8 +58,8 @@ def test_lantern_follows_its_rule(case, relax):
             if u[b, w] * q[b, w, x] >= p[b, w, x] + lent:
                 assert verdict.token_B[b] != x
                 break
-            stands += 1
-        assert verdict.accepted_B[b] == stands
+            accepted += 1
+        assert verdict.accepted_B[b] == accepted
 
 
 def test_gsd_follows_its_rule(case):
@@ -68,7 +68,7 @@ def test_gsd_follows_its_rule(case):
     verdict = Gsd(relax, codebook)(p, q, draft, live, noise)
     u = noise.uniform_BW(Purpose.ACCEPT)
     for b in range(B):
-        stands = 0
+        accepted = 0
         for w in range(W - 1):
             x = int(draft[b, w])
             order = p[b, w].argsort(descending=True).tolist()
@@ -84,8 +84,8 @@ def test_gsd_follows_its_rule(case):
             ]
             if u[b, w] * q[b, w, group].sum() >= p[b, w, group].sum():
                 break
-            stands += 1
-        assert verdict.accepted_B[b] == stands
+            accepted += 1
+        assert verdict.accepted_B[b] == accepted
 
 
 @pytest.mark.parametrize("relaxed", [

@@ -88,11 +88,9 @@ def test_scales():
 
 
 def test_heat_maps_of_large_grids_are_averaged():
-    drawn = charts.heat_map(
-        [[i % 2 for i in range(64)] for _ in range(64)], charts.Scale(0, 1), "t"
-    )
-    assert drawn.count("<rect") == 32 * 32
-    assert 'fill-opacity="0.52"' in drawn
+    svg = charts.heat_map([[i % 2 for i in range(64)] for _ in range(64)], charts.Scale(0, 1), "t")
+    assert svg.count("<rect") == 32 * 32
+    assert 'fill-opacity="0.52"' in svg
 
 
 def two_runs(tmp_path: Path, **second):

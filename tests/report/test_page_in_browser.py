@@ -1,6 +1,4 @@
-"""The page in a real browser: clean console, quick first paint, no sideways scrolling, nothing
-fetched.
-"""
+"""The page in a real browser: no error, quickly shown, no horizontal scrolling, nothing fetched."""
 
 import pytest
 
@@ -42,9 +40,7 @@ def test_large_page(tab, large, width, dark):
 
 
 def _opens_quickly(tab, page, width, dark) -> bool:
-    """First paint within 2 s, on a machine that paints a single word within 0.1 s; on a busier one,
-    as much later as that is.
-    """
+    """The page is shown within 2 s, or later in proportion if a single word takes over 0.1 s."""
     tab.open("data:text/html,word", width, dark=dark)
     slowness = max(1, tab.first_paint_ms() / 100)
     tab.requested.clear()

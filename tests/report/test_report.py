@@ -88,7 +88,7 @@ def test_what_the_page_says(written):
     assert "Food &amp; Beverage" in page
 
 
-def test_a_speedup_never_stands_without_its_label(written):
+def test_a_speedup_is_never_without_its_label(written):
     for row in re.findall('<tr><th.*?</tr>|<div class="variant.*?</div>', written[".html"]):
         assert "×" not in row or "lossless" in row
     assert all("lossless" in line for line in written[".md"].splitlines() if "×" in line)

@@ -23,10 +23,10 @@ RECORDS = [
 ]
 
 
-def draw(tmp_path: Path, n: int = 1, selection: Selection = Selection(), **run: object) -> Path:  # noqa: B008
+def run(tmp_path: Path, n: int = 1, selection: Selection = Selection(), **settings: object) -> Path:  # noqa: B008
     prompts = tmp_path / "p.jsonl"
     prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
-    config = RunConfig(run=RunSettings(seed=1, num_images_per_prompt=n, **run))
+    config = RunConfig(run=RunSettings(seed=1, num_images_per_prompt=n, **settings))
     generate(
         Request(config, tmp_path / "out", prompts=prompts, selection=selection),
         FakeGenerator().open,
@@ -44,7 +44,7 @@ def found(findings) -> dict[str, str]:
 
 
 def test_check_finds_what_is_wrong(tmp_path):
-    out = draw(tmp_path, n=2)
+    out = run(tmp_path, n=2)
     report = check_folder(out)
     assert (report.expected, report.ok, report.whole) == (6, 4, False)
     assert found(report.missing) == {f"images/000001_0{s}.png": "failed: no image" for s in (0, 1)}
@@ -78,17 +78,17 @@ def test_check_finds_what_is_wrong(tmp_path):
 
 
 def test_check_passes_over_what_file_managers_leave(tmp_path):
-    out = draw(tmp_path, selection=Selection(limit=1))
+    out = run(tmp_path, selection=Selection(limit=1))
     for name in (".DS_Store", ".hidden", "Thumbs.db", "desktop.ini"):
         (out / "images" / name).touch()
     assert check_folder(out).whole
 
 
 def test_expected_is_what_any_command_asked_for(tmp_path):
-    out = draw(tmp_path, selection=Selection(limit=1))
+    out = run(tmp_path, selection=Selection(limit=1))
     assert check_folder(out).expected == 1
     assert check_folder(out).whole
-    draw(tmp_path, selection=Selection(((2, 2),)))
+    run(tmp_path, selection=Selection(((2, 2),)))
     assert check_folder(out).expected == 2
     with pytest.raises(FolderError, match="is not a run folder"):
         check_folder(tmp_path)
@@ -124,7 +124,7 @@ COMPBENCH = {
     ],
 )
 def test_layouts_pair_prompt_and_image_though_one_failed(tmp_path, layout, n, links, others):
-    out, target = draw(tmp_path, n), tmp_path / "target"
+    out, target = run(tmp_path, n), tmp_path / "target"
     report = export_folder(out, target, layout)
     assert tree(target) == sorted([*links, *others])
     assert report.written == len(tree(target)) - sum(name.endswith("jsonl") for name in others)
@@ -137,7 +137,7 @@ def test_layouts_pair_prompt_and_image_though_one_failed(tmp_path, layout, n, li
 
 
 def test_geneval_and_imagefolder_say_what_is_shown(tmp_path):
-    out = draw(tmp_path)
+    out = run(tmp_path)
     export_folder(out, tmp_path / "g", "geneval")
     assert json.loads((tmp_path / "g/00002/metadata.jsonl").read_text()) == {
         "tag": "three",
@@ -164,7 +164,7 @@ def test_rows_that_come_to_one_name_are_named_before_anything_is_written(
     for row, identity in zip(rows, ids, strict=True):
         records[row] |= {"id": identity} if identity else {}
     monkeypatch.setattr("tests.runs.test_check_and_export.RECORDS", records)
-    out = draw(tmp_path, n)
+    out = run(tmp_path, n)
     with pytest.raises(FolderError, match=r"prompt rows 0 and 2 would both be .*\.png") as caught:
         export_folder(out, tmp_path / "t", layout)
     assert "--layout flat" in caught.value.hint
@@ -173,7 +173,7 @@ def test_rows_that_come_to_one_name_are_named_before_anything_is_written(
 
 
 def test_dpg_grid_holds_the_four_images(tmp_path):
-    out = draw(tmp_path, 4)
+    out = run(tmp_path, 4)
     export_folder(out, tmp_path / "t", "dpg")
     grid = Image.open(tmp_path / "t/c.png")
     assert grid.size == (2 * SIZE, 2 * SIZE)
@@ -184,7 +184,7 @@ def test_dpg_grid_holds_the_four_images(tmp_path):
 
 
 def test_a_corrupt_image_is_not_exported(tmp_path):
-    out = draw(tmp_path)
+    out = run(tmp_path)
     data = (out / "images/000002.png").read_bytes()
     (out / "images/000002.png").write_bytes((out / "images/000000.png").read_bytes())
     report = export_folder(out, tmp_path / "t", "flat")
@@ -197,7 +197,7 @@ def test_a_corrupt_image_is_not_exported(tmp_path):
 
 
 def test_export_without_hard_links_copies(tmp_path, monkeypatch):
-    out = draw(tmp_path)
+    out = run(tmp_path)
 
     def refuse(self: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -208,7 +208,7 @@ def test_export_without_hard_links_copies(tmp_path, monkeypatch):
 
 
 def test_export_refuses_bad_targets(tmp_path):
-    out = draw(tmp_path)
+    out = run(tmp_path)
     with pytest.raises(ConfigError, match="unknown layout 'x'"):
         export_folder(out, tmp_path / "t", "x")
     with pytest.raises(FolderError, match="is part of a run folder"):
@@ -239,7 +239,7 @@ def test_names_stay_one_part_of_a_path(text, name):
 
 
 def test_a_log_that_names_a_file_elsewhere_is_refused(tmp_path):
-    out = draw(tmp_path)
+    out = run(tmp_path)
     log = next(out.glob("log.shard-*"))
     log.write_text(log.read_text().replace("images/000002.png", "../secret.png"))
     with pytest.raises(FolderError, match="not an image of this folder"):

@@ -142,14 +142,14 @@ def test_csv_follows_rfc_4180(tmp_path):
         ("p.csv", b'prompt\na\n"b\nc\n', "line 3: a quote opens a cell here and is never closed"),
         ("p.csv", b'prompt\n"a"b\nc\n"d\n', r"line 2: not RFC 4180.*\n  line 4: a quote opens"),
         ("p.csv", b"prompt\na\0b\n", "line 2: a NUL character"),
-        ("p.csv", b"id,prompt\n1,a\n1,b\n", "line 3: the id '1' stands already on line 2"),
+        ("p.csv", b"id,prompt\n1,a\n1,b\n", "line 3: the id '1' is already on line 2"),
         ("p.csv", b"prompt,x,x\na,b,c\n", "two columns have the same name: 'x'"),
         (
             "p.jsonl",
             b'{"prompt": 3}\n[]\n{"x": "y"}\n{"prompt": ""}\n',
             "(?s)4 problems.*text, found a number.*a list.*no prompt in 'prompt'",
         ),
-        ("p.jsonl", b'{"prompt": "a", "prompt": "b"}\n', "'prompt' stands twice"),
+        ("p.jsonl", b'{"prompt": "a", "prompt": "b"}\n', "'prompt' appears twice"),
         ("p.jsonl", b'{"prompt": "a", "x": NaN}\n', "NaN"),
         ("p.jsonl", b'{"prompt": "a", "x": 1e999}\n', "too large"),
         ("p.jsonl", rb'{"prompt": "\ud800"}', "surrogate"),
@@ -164,9 +164,9 @@ def test_csv_follows_rfc_4180(tmp_path):
         (
             "p.txt",
             "a\nb".encode("utf-16"),
-            "p.txt: line 1: looks like UTF-16.*iconv -f UTF-16 -t UTF-8",
+            "p.txt: line 1: seems to be UTF-16.*iconv -f UTF-16 -t UTF-8",
         ),
-        ("p.csv", "prompt\nb".encode("utf-16"), "looks like UTF-16"),
+        ("p.csv", "prompt\nb".encode("utf-16"), "seems to be UTF-16"),
         (
             "p.txt",
             b"\0\n" * 3000,

@@ -26,7 +26,7 @@ def request_(tmp_path) -> Request:
 
 
 class Killed(Exception):
-    """Stands for SIGKILL: nothing is done after it."""
+    """Acts as SIGKILL: nothing is done after it."""
 
 
 def run(request: Request, kill_after: int | None = None) -> list[int]:
@@ -83,7 +83,7 @@ def test_an_overwrite_of_other_rows_begins_anew_and_a_plain_run_ends_it(request_
     assert not marker(request_.out).exists()
 
 
-def test_a_reroll_draws_new_seeds_and_keeps_old_images_until_then(request_):
+def test_a_reroll_takes_new_seeds_and_keeps_old_images_until_then(request_):
     run(request_)
     before, old = images(request_.out), seeds(request_.out)
     some = replace(request_, reroll=True, selection=Selection(((1, 3),)))

@@ -132,7 +132,7 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
     assert work.status()[0] == ""  # all three wait for their turn: none is missing
     cluster.start_node(nodes[2])
 
-    # A shard that is being drawn is started a second time at the same moment.
+    # A shard that is being generated is started a second time at the same moment.
     wait_until(lambda: cluster.job_states(job)["0"] == "RUNNING", PATIENCE)
     wait_until(lambda: work.rows()[SHARDS, "ok"] == 1, 20)  # its second image
     again = (
@@ -171,9 +171,7 @@ def test_an_array_through_a_bad_day(cluster, tmp_path):
 
 
 def test_ranks_of_srun_and_a_single_process_beside_them(cluster, tmp_path):
-    """Outside of srun SLURM says NTASKS=4 and PROCID=0 though one process runs: it has to draw
-    everything.
-    """
+    """Outside of srun SLURM says NTASKS=4 and PROCID=0, but one process generates everything."""
     work = Work(cluster, tmp_path)
     options = (
         f"-m tests.slurm.program generate --prompts {work.prompts} --limit 8 --shard auto --seed 1"

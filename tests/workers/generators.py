@@ -22,11 +22,11 @@ class Obedient(FakeGenerator):
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
         while jobs := self._take(source):
             for job in jobs:
-                obey(job)
+                follow(job)
                 yield self._image(job)
 
 
-def obey(job: Job) -> None:
+def follow(job: Job) -> None:
     what, _, argument = job.prompt.partition(" ")
     if what == "sleep":
         time.sleep(float(argument))
@@ -62,14 +62,14 @@ def open_obedient(config: RunConfig) -> Iterator[Obedient]:
 
 
 class Timed(FakeGenerator):
-    """Notes who drew an image, from when to when, where a row has room for text; `sleep 0.3` takes
+    """Notes the process and the times of an image in the key `gpu`; `sleep 0.3` takes
     that long.
     """
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
         while (job := source.take(wait=True)) is not None:
             begun = time.monotonic()
-            obey(job)
+            follow(job)
             image = self._image(job)
             yield replace(
                 image, stats=image.stats | {"gpu": f"{os.getpid()} {begun} {time.monotonic()}"}

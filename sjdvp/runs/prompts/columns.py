@@ -140,7 +140,7 @@ def kind(value: Any) -> str:
     return "null" if value is None else kinds.get(type(value), "a number")
 
 
-_EXAMPLE = "for example --template '{prompt}, flat design'; {{ and }} stand for braces"
+_EXAMPLE = "for example --template '{prompt}, flat design'; {{ and }} give braces"
 
 
 class Template:

@@ -23,7 +23,7 @@ from sjdvp.runs.prompts.text import Line, split_lines, unreadable
 from sjdvp.text import printable
 
 _CAPTIONS = (".txt", ".caption")
-_ABOUT = ("readme", "license", "licence")  # texts that stand beside prompts
+_ABOUT = ("readme", "license", "licence")  # texts beside prompts
 _FAMILY = {"geneval": "jsonl", "coco": "json"}  # formats without a suffix of their own
 _MOST_LINES = 20  # of one prompt; a file with more is a list of them
 _BY_LINE = "--format txt reads a prompt from each line"
@@ -133,7 +133,7 @@ def _not_one_prompt(name: str, data: bytes, options: ReadOptions) -> Problem | N
     except PromptError as error:
         return Problem(name, str(error).partition(": ")[2], error.hint)
     if format != "txt":
-        return Problem(name, f"looks like {format}, not like a prompt", _WHOLE)
+        return Problem(name, f"is {format}, not a single prompt", _WHOLE)
     many = sum(not is_blank(line.text) for line in split_lines([data]))
     if many > _MOST_LINES:
         return Problem(name, f"{many} lines: a list of prompts, not one", f"{_BY_LINE}, {_WHOLE}")

@@ -77,9 +77,9 @@ class PromptSet:
     source: str  # names of the files, without their folders
     digest: str  # SHA-256 of the file's bytes, of several files: of their digests; hexadecimal
     skipped: int = 0  # blank lines
-    duplicates: int = 0  # prompts whose text stood in an earlier row; each still gets its own image
+    duplicates: int = 0  # prompts with the text of an earlier row; each gets its own image
     empty: int = 0  # rows without a prompt, left out as that was asked for
-    notes: tuple[str, ...] = ()  # what people are told: parts of the files that were not read
+    notes: tuple[str, ...] = ()  # shown to the user: parts of the files that were not read
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -108,7 +108,7 @@ class Row:
     text: str
     id: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    column: str = "prompt"  # where the text stood
+    column: str = "prompt"  # where the text was
 
 
 @dataclass(frozen=True, slots=True)

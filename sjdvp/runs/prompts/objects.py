@@ -1,6 +1,6 @@
 """Readers of JSON and YAML: a record a line (jsonl, geneval), or one document (json, coco, yaml).
 
-Strict: no key twice, finite numbers, valid Unicode. `shapes` knows what a document may look like.
+Strict: no key twice, finite numbers, valid Unicode. `shapes` knows the shapes of documents.
 """
 
 import json
@@ -58,7 +58,7 @@ def read_coco(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
 
 
 def read_yaml(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
-    """Read one YAML document, each scalar as it stands there: 007, no and 1e5 are text."""
+    """Read one YAML document, each scalar as text: 007, no and 1e5 are not converted."""
     text, problems = _whole(lines)
     yield from problems
     if problems:
@@ -78,7 +78,7 @@ def read_yaml(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
             yield Problem("file", f"{len(documents)} YAML documents, not one", _NO_YAML)
 
 
-_NO_YAML = "--format txt takes each line as it stands"
+_NO_YAML = "--format txt takes each line unchanged"
 
 
 def parse_json(text: str) -> tuple[Any, Problem | None]:
@@ -129,12 +129,12 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        raise ValueError(f"the key {twice!r} appears twice in one object")
     return table
 
 
 class _Literal(yaml.BaseLoader):
-    """YAML whose scalars stay text. No aliases: a short file could stand for a huge one."""
+    """YAML whose scalars stay text. No aliases: a short file could expand to a huge one."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -148,6 +148,6 @@ class _Literal(yaml.BaseLoader):
         table = super().construct_mapping(node, deep=deep)
         if len(table) < len(node.value):
             raise yaml.constructor.ConstructorError(
-                None, None, "a key stands twice in one mapping", node.start_mark
+                None, None, "a key appears twice in one mapping", node.start_mark
             )
         return table

@@ -1,4 +1,4 @@
-"""What a document of JSON or YAML may look like, and how each shape becomes rows.
+"""The shapes of JSON and YAML documents, and how each becomes rows.
 
 A shape is a function that returns the entries of a document, or None for another shape.
 """

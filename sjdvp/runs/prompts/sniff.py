@@ -27,7 +27,7 @@ SUFFIXES = {
     ".yml": "yaml",
 }
 _NO_PROMPTS = {".md", ".markdown", ".html", ".htm", ".xml", ".py", ".ipynb", ".toml", ".ini"}
-_LITERALLY = "--format txt takes each line as it stands"
+_LITERALLY = "--format txt takes each line unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,10 @@ def _table(first: str, ahead: Ahead, options: ReadOptions) -> str | Refused | No
     if named_delimiter(first):
         return "csv"
     if first.strip('"').casefold() in {*_ALONE, "text"} and len(ahead.see(2)) > 1:
-        decide = "--format tsv takes the lines below it as they stand, csv undoes quotes, txt all"
-        return Refused(f"its first line, {first!r}, looks like the header of a table", decide)
+        decide = (
+            "--format tsv reads the lines below it unchanged, csv without quotes, txt all lines"
+        )
+        return Refused(f"its first line, {first!r}, seems to be the header of a table", decide)
     for delimiter in DELIMITERS:
         if found := _header(first, delimiter, ahead, options):
             return found
@@ -260,7 +262,7 @@ def _mapping(ahead: Ahead) -> str | Refused | None:
         keys.append(line.partition(":")[0])
     if len(keys) < 2 or len({*keys}) < len(keys):
         return None
-    decide = "--format yaml reads texts by name, --format txt each line as it stands"
+    decide = "--format yaml reads texts by name, --format txt each line unchanged"
     return Refused("a name and a colon at each line: YAML, or prompts", decide)
 
 
@@ -270,7 +272,7 @@ def _bullets(ahead: Ahead) -> str | Refused | None:
     if not all(line.startswith("#") or _YAML_BELOW.match(line) for line in lines):
         return None
     if any(re.search(r"\S\s+#", line) for line in lines):
-        advice = "--format yaml (# begins a comment), or txt for each line as it stands"
+        advice = "--format yaml (# begins a comment), or txt for each line unchanged"
         return Refused("a list of YAML, or bullets", advice)
     return "yaml"
 
@@ -283,7 +285,7 @@ def _other(first: str, ahead: Ahead, options: ReadOptions) -> Refused | None:
     lines = ahead.see(2) if first.startswith('"') else []
     if len(lines) > 1 and all(_is_json_string(line.strip().removesuffix(",")) for line in lines):
         decide = "--format jsonl drops them, --format txt keeps them"
-        return Refused("each line stands in quotes", decide)
+        return Refused("each line is in quotes", decide)
     return None
 
 

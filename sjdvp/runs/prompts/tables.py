@@ -26,9 +26,7 @@ from sjdvp.runs.prompts.text import Line, unreadable
 DELIMITERS = (",", ";", "\t", "|")
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # how Excel names the delimiter
 _MOST_CHARACTERS = 2**31 - 1  # in a cell, which Python limits to 131,072: as much as C can count
-_UNDO_QUOTES = (
-    "--format csv --delimiter '\\t' undoes quotes, --format tsv takes cells as they stand"
-)
+_UNDO_QUOTES = "--format csv --delimiter '\\t' removes quotes, --format tsv takes cells unchanged"
 _PLAIN = "a file with one prompt a line and no header is --format txt"
 _NO_HEADER = "a table without a header: --no-header --column 2 (or another)"
 

@@ -1,6 +1,6 @@
 """From bytes to numbered lines of text: LF, CRLF or CR end a line and nothing else does.
 
-Works on a pipe as its bytes come in. Also the reader of txt, which takes lines as they stand.
+Works on a pipe as its bytes come in. Also the reader of txt, which takes lines unchanged.
 """
 
 import re
@@ -33,13 +33,13 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[Line]:
         encoding = _utf_16(raw) if number == 1 else ""
         if encoding:
             advice = f"convert it, e.g. iconv -f {encoding} -t UTF-8 FILE > NEW"
-            yield Line(1, "", f"looks like UTF-16, not UTF-8; {advice}")
+            yield Line(1, "", f"seems to be UTF-16, not UTF-8; {advice}")
             return
         yield _decode(number, raw)
 
 
 def read_txt(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
-    """Read one prompt a line, as it stands: no quoting, no comments, no stripping."""
+    """Read one prompt per line, unchanged: no quoting, no comments, no stripping."""
     for name in (*options.columns, *filter(None, [options.id_column])):
         advice = "a table: --delimiter ',' (or another), with --no-header where it has none"
         yield Problem("file", f"txt has no columns, so no column {name!r}", advice)

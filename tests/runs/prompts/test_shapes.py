@@ -151,7 +151,7 @@ def test_yaml_scalars_stay_text_and_its_traps_are_refused(tmp_path):
     found = read(tmp_path, "p.yaml", "007: {prompt: no}\n010: {prompt: 1e5, m: ~}\n")
     assert (ids(found), texts(found)) == (["007", "010"], ["no", "1e5"])
     assert "aliases" in refusal(tmp_path, "p.yaml", "- &a x\n- *a\n")
-    assert "stands twice" in refusal(tmp_path, "p.yaml", "prompt: a\nprompt: b\n")
+    assert "appears twice" in refusal(tmp_path, "p.yaml", "prompt: a\nprompt: b\n")
     assert "2 YAML documents" in refusal(tmp_path, "p.yaml", "- a\n---\n- b\n")
     assert "line 2: not valid YAML" in refusal(tmp_path, "p.yaml", '- a\n- "b" c\n')
     assert "must be a list" in refusal(tmp_path, "p.yaml", "a cat\n")
@@ -217,7 +217,7 @@ def test_folders_with_nothing_to_read_and_of_one_format(tmp_path):
     assert texts(read_prompts(tmp_path)) == ["a", "b"]
     assert texts(read_prompts(tmp_path, ReadOptions("jsonl"))) == ["b"]
     (tmp_path / "c.txt").write_text('{"prompt": "c"}\n')
-    with pytest.raises(PromptError, match=r"c\.txt: looks like jsonl"):
+    with pytest.raises(PromptError, match=r"c\.txt: is jsonl"):
         read_prompts(tmp_path)
     assert texts(read_prompts(tmp_path, ReadOptions("dir", ids=False))) == ['{"prompt": "c"}']
     with pytest.raises(PromptError, match="prompts as a whole, so no column 'x'"):
