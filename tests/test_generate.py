@@ -454,6 +454,7 @@ def test_a_signal_ends_the_wait_for_a_silent_pipe(tmp_path):
     os.close(writer)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("images_first", [1, 3, 5])
 def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, images_first):
     seeded = tmp_path / "out"

@@ -172,6 +172,7 @@ def test_mistakes_are_one_line_and_advice(sjdvp, arguments, message, hint):
     assert len(advice) <= 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -203,6 +204,7 @@ def test_light_commands_import_nothing_heavy(arguments):
     assert not loaded & (HEAVY if "-o" not in arguments else HEAVY - {"numpy", "PIL"})
 
 
+@pytest.mark.process
 def test_help_answers_in_half_a_second():
     """Processor time: what the clock on the wall shows of a machine with nothing else to do."""
 

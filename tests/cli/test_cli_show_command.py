@@ -4,6 +4,7 @@ import json
 import shlex
 
 import numpy as np
+import pytest
 
 from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.writer import encode_png
@@ -11,6 +12,7 @@ from sjdvp.runs.writer import encode_png
 LOG = "log.shard-000-of-001.jsonl"
 
 
+@pytest.mark.process
 def test_the_command_gives_the_same_tokens(sjdvp, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ("--set", "decoder.window=8", "--cfg-scale", "2", "--seed", "1", "-n", "3")
@@ -26,6 +28,7 @@ def test_the_command_gives_the_same_tokens(sjdvp, tmp_path, monkeypatch):
     assert again["prompt"] == by_sample[2]["prompt"]
 
 
+@pytest.mark.process
 def test_settings_that_are_incomplete_give_no_command(sjdvp, tmp_path):
     assert sjdvp("generate", "--prompt", "a cat", "-o", tmp_path / "a").code == 0
     image = tmp_path / "a/images/000000.png"

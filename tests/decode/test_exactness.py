@@ -86,6 +86,7 @@ SLIPS = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("drafter", "prediction", "slip"), SLIPS)
 def test_a_stored_probs_that_is_not_the_probs_of_the_draw_is_caught(drafter, prediction, slip):
     sharp = replace(

@@ -92,6 +92,7 @@ def test_other_errors_of_a_capture_are_raised(model64, monkeypatch):
         CudaGraphStep(step(engine))(engine.state, 34)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_every_kv_bucket_gives_the_bits_of_the_whole_cache(tmp_path, dtype, batch_size):

@@ -14,6 +14,7 @@ from sjdvp.jobs import Job
 from tests.engine.conftest import PROMPTS, generate, jobs_for_prompts, settings, tokens_and_nfe
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("cfg_scale", [1.0, 2.0])
 @pytest.mark.parametrize("decoder", ["ar", "sjd", "coupled-vp", "same-noise"])
 def test_images_do_not_depend_on_the_batch_size(model, decoder, cfg_scale):
@@ -30,6 +31,7 @@ def test_images_do_not_depend_on_the_batch_size(model, decoder, cfg_scale):
 WAYS = list(itertools.product(["independent", "coupled", "gumbel"], ["none", "adaptive"], [1, 3]))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("drafter", "prediction", "batch_size"), WAYS)
 def test_same_noise_is_ar_token_for_token(model64, drafter, prediction, batch_size):
     plain = generate(model64, settings("ar"), 1)

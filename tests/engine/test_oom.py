@@ -54,6 +54,7 @@ class Hungry:
             decoding_pixels = [ImageResult(job, None, {"rows": self.batch_size}) for job in jobs]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(CPU_SAYS)]
 )
@@ -70,6 +71,7 @@ def test_the_batch_is_halved_until_it_fits(error):
     assert not any(image.error for image in images)
 
 
+@pytest.mark.process
 def test_an_image_too_large_alone_fails_alone():
     images = list(
         ElasticBatch(lambda batch_size: Hungry(batch_size, room=9, huge=(5, 6, 19)), 4).generate(
@@ -82,6 +84,7 @@ def test_an_image_too_large_alone_fails_alone():
     assert "--size" in failed[5]["hint"]
 
 
+@pytest.mark.process
 def test_a_generator_that_cannot_be_made():
     def make(batch_size):
         if batch_size > room:

@@ -116,6 +116,7 @@ CASES = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("profile", CASES)
 def test_generate(
     profile: str,

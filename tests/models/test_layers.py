@@ -186,6 +186,7 @@ def test_packed_products_are_those_of_a_linear_layer(n_in: int, n_out: int, bias
     torch.testing.assert_close(packed(layer)(x), layer(x))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("n_in", "n_out"), SIZES)
 @given(n_rows=st.integers(2, 300), other=st.integers(2, 300))
 def test_a_row_has_the_same_bits_whatever_the_number_of_rows(

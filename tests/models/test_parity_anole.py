@@ -157,6 +157,7 @@ def test_prompt(folder: Path) -> None:
     assert torch.equal(prompt.uncond.embeds_PD, uncond.embeds_PD)
 
 
+@pytest.mark.process
 def test_same_noise_is_plain_sampling(folder: Path) -> None:
     model = anole("meta", folder, 48)
     prompts = [model.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]

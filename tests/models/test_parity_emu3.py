@@ -82,6 +82,7 @@ def test_greedy(folder: str, tokenizer: Path) -> None:
     assert same_pixels(found, wanted)
 
 
+@pytest.mark.process
 def test_same_noise_is_plain_sampling(tokenizer: Path) -> None:
     model = emu3("emu3_gen", tokenizer)
     prompts = [model.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]

@@ -105,6 +105,7 @@ def test_pixels(folder: str, tokenizer: Path) -> None:
         assert same_pixels(to_uint8(image, truncate=True), expected["image_of_codes_uint8_hwc"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backbone", ["janus", "janus-1.3b"])
 def test_same_noise_is_plain_sampling(tokenizer: Path, backbone: str) -> None:
     model = janus("janus_hf", tokenizer, backbone)

@@ -98,6 +98,7 @@ def test_prompt(tokenizer: Path) -> None:
         assert torch.equal(prompt.uncond.embeds_PD, uncond.embeds_PD)
 
 
+@pytest.mark.process
 def test_same_noise_is_plain_sampling(tokenizer: Path) -> None:
     model = liquid(tokenizer)
     prompts = [model.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]

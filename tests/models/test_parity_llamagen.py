@@ -85,6 +85,7 @@ def test_class_logits(folder: str) -> None:
         )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("folder", ["llamagen_c2i", "llamagen_c2i_hd20"])
 def test_class_greedy(folder: str) -> None:
     model = classes(folder)
@@ -159,6 +160,7 @@ def test_caption_greedy() -> None:
     )
 
 
+@pytest.mark.process
 def test_same_noise_is_plain_sampling() -> None:
     sampling = SamplingConfig(cfg_scale=4, top_k=60)
     model = classes("llamagen_c2i")

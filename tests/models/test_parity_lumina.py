@@ -132,6 +132,7 @@ def test_greedy(folder: str, size: str, tokenizer: Path) -> None:
         )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("folder", ["lumina1_lm", "lumina1_lm_swin_gqa"])
 def test_same_noise_is_plain_sampling(folder: str, tokenizer: Path) -> None:
     model = lumina(folder, "1x2", tokenizer)
@@ -140,6 +141,7 @@ def test_same_noise_is_plain_sampling(folder: str, tokenizer: Path) -> None:
     assert_same_noise(model, prompts, SamplingConfig(cfg_scale=3, top_k=2000))
 
 
+@pytest.mark.process
 def test_version_two(tmp_path: Path) -> None:
     """The fixtures have no transformer of version 2: version 1's is used, with other ids."""
     model = ModelConfig(

@@ -134,6 +134,7 @@ structured = st.one_of(
 )
 
 
+@pytest.mark.process
 @settings(max_examples=400, deadline=None)
 @given(
     structured, st.sampled_from(["p", "p.txt", "p.dat", "-"]), st.sampled_from(["", "\ufeff", "\n"])
