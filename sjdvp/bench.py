@@ -66,6 +66,7 @@ class Point:
     compile_s: float
     device: str
     dtype: str
+    quantize: str | None
     threads: int
 
 
@@ -147,6 +148,7 @@ def _measure(
         compile_s=engine.compile_s,
         device=device_name(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
+        quantize=config.model.quantize,
         threads=torch.get_num_threads(),
     )
 
@@ -213,7 +215,7 @@ def _roof(
 ) -> tuple[float, float, float]:
     """Return milliseconds to read the weights, weights and half-full caches, and to multiply."""
     branches = 1 if config.sampling.cfg_scale == 1 else 2
-    weight_bytes = model.n_weights * model.dtype.itemsize
+    weight_bytes = model.n_bytes_read
     cache_bytes = batch_size * kv_cache_bytes(model, config) / 2
     flops = 2 * model.n_weights * batch_size * branches * config.decoder.width
     return (

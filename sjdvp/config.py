@@ -29,6 +29,7 @@ LOSSLESS: dict[VerifierKind, bool] = {  # whether the output distribution is exa
 }
 Initialization = Literal["uniform", "above", "left", "repeat"]
 ImageFormat = Literal["png", "jpg", "webp"]
+Quantization = Literal["int8", "int4", "nf4", "fp8"]
 StepMode = Literal["auto", "eager", "compile", "graph"]
 
 # Names before version 0.1: refused, with the new name in the hint. Sections are renamed first.
@@ -62,6 +63,9 @@ class ModelConfig:
     width: int | None = None  # pixels; None: the model's default
     height: int | None = None
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    # Format of the transformer's linear layers. None: `dtype`. Lossless then means: exactly as
+    # ordinary sampling from the quantized model.
+    quantize: Quantization | None = None
     licence: str | None = None  # of the weights; printed once
 
     def __post_init__(self) -> None:
@@ -241,6 +245,13 @@ class RunConfig:
         """
         text = json.dumps(self.pixel_settings(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def lossless_label(lossless: bool, quantize: str | None) -> str:
+    """Say in words whether a decoder is lossless, and towards which weights."""
+    if not lossless:
+        return "not lossless"
+    return f"lossless to {quantize} weights" if quantize else "lossless"
 
 
 T = TypeVar("T")

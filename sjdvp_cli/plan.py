@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sjdvp.config import lossless_label
 from sjdvp.presets import resolved_name
 from sjdvp.text import counted
 from sjdvp_cli.tables import show_table
@@ -49,7 +50,7 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
         "sampling": f"CFG scale {sampling.cfg_scale}, temperature {sampling.temperature}, "
         f"top-k {sampling.top_k}, top-p {sampling.top_p}",
         "decoder": f"{resolved_name(decoder.preset)}, window {decoder.window}, "
-        f"{'lossless' if decoder.lossless else 'not lossless'}",
+        f"{lossless_label(decoder.lossless, config.model.quantize)}",
         "seed": "random" if seen.seed is None else seen.seed,
         "batch size": config.run.batch_size,
         "device": config.run.device,

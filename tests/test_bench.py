@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 CPU = torch.device("cpu")
 PROMISED = {
     "profile", "batch_size", "window", "step_ms", "forward_ms", "step_over_forward",
-    "weights_read_ms", "images_per_s", "device", "dtype", "threads",
+    "weights_read_ms", "images_per_s", "device", "dtype", "quantize", "threads",
 }  # fmt: skip
 
 

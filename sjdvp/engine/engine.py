@@ -204,6 +204,7 @@ class Engine:
             "warmup": sequence.warmup,
             "compile_s": self.compile_s,
             "dtype": str(self.model.dtype).removeprefix("torch."),
+            "quantize": self.config.model.quantize,
             "device": device.type,
             "gpu": device_name(device) if device.type == "cuda" else None,
             "peak_mem_bytes": peak_memory(device),

@@ -51,4 +51,5 @@ def open_model(
         )
     module, function = REGISTRY[config.backbone].split(":")
     opener: Callable[..., ImageModel] = getattr(importlib.import_module(module), function)
-    return opener(config, DeviceMap(device, free or {}, pixels_only), dtype)
+    device_map = DeviceMap(device, free or {}, pixels_only, config.quantize)
+    return opener(config, device_map, dtype)

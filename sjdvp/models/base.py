@@ -56,6 +56,11 @@ class ImageModel:
         return self.transformer.n_weights + self.token_embeds_VD.numel()
 
     @property
+    def n_bytes_read(self) -> int:
+        """Bytes of these weights."""
+        return self.transformer.n_bytes_read + self.token_embeds_VD.nbytes
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of all weights."""
         others = [part for part in (self.head, self.vq_decoder) if isinstance(part, nn.Module)]

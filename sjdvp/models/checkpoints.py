@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sjdvp.errors import WeightsError
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.quantize import quantize, with_quantized_layers
 
 _LISTED = 5  # names of each kind in an error
 _REMAP_AFTER = 2**26  # bytes
@@ -129,23 +130,28 @@ def load_strict(
     """Fill `module`, built on the meta device, from `stored`: tensor by tensor, cast and moved.
 
     `source` gives, for each name of the module, where the weight comes from; `ignore` is a pattern
-    of stored names that are not needed. On the meta device nothing is read, only checked. Raises
-    WeightsError with the missing, unexpected and reshaped stored names, at most five of each.
+    of stored names that are not needed. On the meta device nothing is read, only checked. Weights
+    that `device_map` wants quantized are so at once: they are never together in memory before.
+    Raises WeightsError with the missing, unexpected and reshaped stored names, at most five of
+    each; ConfigError when a layer cannot be quantized.
     """
     wanted = module.state_dict()
     sources = {name: source(name) for name in wanted}
     _check(wanted, sources, stored, what, ignore)
+    kind = device_map.quantize
+    quantized = with_quantized_layers(module, kind, dtype) if kind else frozenset()
     device_of = device_map.of(module, dtype)
     filled = {}
     for name, like in wanted.items():
-        own = torch.empty(
-            like.shape,
-            dtype=dtype if like.is_floating_point() else like.dtype,
-            device=device_of(name),
-        )
-        filled[name] = (
-            own if own.is_meta else own.copy_(sources[name].of(stored[sources[name].name]))
-        )
+        to_dtype = dtype if like.is_floating_point() else like.dtype
+        own = torch.empty(like.shape, dtype=to_dtype, device=device_of(name))
+        if not own.is_meta:
+            own.copy_(sources[name].of(stored[sources[name].name]))
+        if kind and name in quantized:
+            stem = name.removesuffix("weight")
+            filled[f"{stem}packed"], filled[f"{stem}scale"] = quantize(own, kind, dtype)
+        else:
+            filled[name] = own
     module.load_state_dict(filled, assign=True)
 
 

@@ -14,7 +14,9 @@ from itertools import accumulate
 import torch
 from torch import nn
 
+from sjdvp.config import Quantization
 from sjdvp.errors import DeviceError
+from sjdvp.models.quantize import layers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,14 @@ class DeviceMap:
     """A device, and the devices for the layers of a decoder with the free bytes of each.
 
     `free` is in the order of the layers; when it is empty, all layers stay on `device`. With
-    `pixels_only` just the VQ decoder is loaded: all else stays on the meta device.
+    `pixels_only` just the VQ decoder is loaded: all else stays on the meta device. With `quantize`
+    the linear layers of the decoder are stored in that format.
     """
 
     device: torch.device
     free: Mapping[torch.device, int] = field(default_factory=dict)
     pixels_only: bool = False
+    quantize: Quantization | None = None
 
     @property
     def of_network(self) -> torch.device:
@@ -42,11 +46,7 @@ class DeviceMap:
         """
         if not self.free:
             return lambda name: self.of_network
-        stem, layers = next(
-            (name, part)
-            for name, part in network.named_modules()
-            if isinstance(part, nn.ModuleList)
-        )
+        stem, layers = layers_of(network)
         in_layers = _n_bytes(layers, dtype)
         free = dict(self.free)
         free[self.device] -= _n_bytes(network, dtype) - in_layers
@@ -86,4 +86,7 @@ def compute_on(part: nn.Module, device: torch.device) -> None:
 
 
 def _n_bytes(module: nn.Module, dtype: torch.dtype) -> int:
-    return sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
+    return sum(
+        weight.numel() * (dtype if weight.is_floating_point() else weight.dtype).itemsize
+        for weight in module.parameters()
+    )

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad, rms_norm, scaled_dot_product_attention
 
+from sjdvp.models.quantize import QuantizedLinear
+
 _ROWS = 32  # rows the packed layout is made for; measured: as fast as any for 4 to 256 rows
 _HEAD_UNIT = 8  # 16 bytes of a 16-bit type
 # Norms whose weight is the factor, in transformers' names; Gemma's weight is the factor minus 1.
@@ -190,7 +192,8 @@ class FusedAttention(nn.Module):
         projections = [attention.q_proj, attention.k_proj, attention.v_proj]
         self._n_q, self._n_kv, _ = (linear.out_features // size for linear in projections)
         has_norm = getattr(attention, "q_norm", None) is not None
-        self.head_size = size if has_norm else -(-size // _HEAD_UNIT) * _HEAD_UNIT
+        as_it_is = has_norm or isinstance(attention.q_proj, QuantizedLinear)
+        self.head_size = size if as_it_is else -(-size // _HEAD_UNIT) * _HEAD_UNIT
         self.qkv = concatenated([_wider_out(p, size, self.head_size) for p in projections])
         self.out = _wider_in(attention.o_proj, size, self.head_size)
         self.norm = (
@@ -280,8 +283,10 @@ class FusedMlp(nn.Module):
         return down
 
 
-def concatenated(linears: list[nn.Linear]) -> nn.Linear:
+def concatenated(linears: list[Any]) -> Any:
     """Return one linear layer whose outputs are those of `linears`, one after the other."""
+    if isinstance(linears[0], QuantizedLinear):
+        return QuantizedLinear.concatenated(linears)
     bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
     return _linear(torch.cat([linear.weight for linear in linears]), bias)
 

@@ -18,6 +18,7 @@ from sjdvp.interfaces import EncodedPrompt, ImageLayout, PromptBranch
 from sjdvp.models.base import ImageModel
 from sjdvp.models.image_size import requested
 from sjdvp.models.layers import packed
+from sjdvp.models.quantize import with_quantized_layers
 from sjdvp.models.transformer import Transformer
 
 N_PROMPT = 32  # tokens of every prompt
@@ -109,6 +110,8 @@ def open_random_model(
     noise = torch.Generator(device).manual_seed(0)
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)
+    if model.quantize:
+        with_quantized_layers(decoder, model.quantize, dtype)
     head = nn.Linear(
         shape.hidden, shape.vocab_size, bias=False, device=device, dtype=dtype
     ).requires_grad_(False)

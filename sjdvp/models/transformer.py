@@ -16,6 +16,7 @@ from sjdvp.errors import WeightsError
 from sjdvp.kv_cache import KVCache
 from sjdvp.models.device_map import compute_on
 from sjdvp.models.layers import EAGER_PARTS, FusedDecoder, LayerParts, attend, fused
+from sjdvp.models.quantize import QuantizedLinear
 
 _ATTENTION = "sjdvp_sdpa"  # the name of our attention function in transformers' registry
 _FIELDS = (
@@ -91,7 +92,15 @@ class Transformer:
     def n_weights(self) -> int:
         """Weights that a forward pass reads: all but the table of token embeddings."""
         table = self._decoder.get_input_embeddings().weight
-        return sum(weight.numel() for weight in self._decoder.parameters() if weight is not table)
+        parts = [part for part in self._decoder.modules() if isinstance(part, QuantizedLinear)]
+        stored = {weight for part in parts for weight in part.parameters()} | {table}
+        others = (w.numel() for w in self._decoder.parameters() if w not in stored)
+        return sum(others) + sum(part.n_weights for part in parts)
+
+    @property
+    def n_bytes_read(self) -> int:
+        """Bytes of these weights."""
+        return self.n_bytes - self._decoder.get_input_embeddings().weight.nbytes
 
     @property
     def n_bytes(self) -> int:

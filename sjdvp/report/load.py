@@ -17,7 +17,7 @@ from sjdvp.runs.sharding import PROMPTS, RUN
 from sjdvp.text import printable, shortened
 
 # Columns of the log that must be alike in runs that are compared.
-_CONDITIONS = ("device", "gpu", "dtype", "batch_size", "revision")
+_CONDITIONS = ("device", "gpu", "dtype", "quantize", "batch_size", "revision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,12 @@ class Run:
     def greedy(self) -> bool:
         """Whether the temperature is 0: not the distribution of ordinary sampling."""
         return self.info.pixel_settings["sampling"]["temperature"] == 0
+
+    @property
+    def quantize(self) -> str | None:
+        """Format of the weights, where they are quantized."""
+        found: str | None = self.info.pixel_settings["model"].get("quantize")
+        return found
 
     @property
     def lossless(self) -> bool:

@@ -83,6 +83,7 @@ def _device(runs: Sequence[Run]) -> Card:
     dtypes = {str(row.get("dtype")) for row in rows} - {"None"}
     sizes = {str(row.get("batch_size")) for row in rows} - {"None"}
     note = [", ".join(sorted(dtypes))] if dtypes else []
+    note += sorted({f"{run.quantize} weights" for run in runs if run.quantize})
     note += [f"batch size {', '.join(sorted(sizes))}"] if sizes else []
     return Card("Device", ", ".join(sorted(names)) or "unknown", ", ".join(note))
 
@@ -166,7 +167,7 @@ def hardware(runs: Sequence[Run]) -> list[Setting]:
 
 
 def _hardware(run: Run) -> dict[str, Any]:
-    keys = ("device", "gpu", "dtype", "batch_size")
+    keys = ("device", "gpu", "dtype", "quantize", "batch_size")
     measured = {key: _distinct(row.get(key) for row in run.ok.values()) for key in keys}
     memory = values(run.ok.values(), "peak_mem_bytes")
     plain = run.info.plain

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sjdvp.config import lossless_label
 from sjdvp.report.load import Run, unfair
 from sjdvp.report.metrics import Metrics, Speedup, metrics, same_tokens, speedup
 
@@ -24,6 +25,7 @@ class DecoderResult:
     decoder: str
     window: int
     lossless: bool
+    quantize: str | None
     greedy: bool
     failed: int
     metrics: Metrics
@@ -34,7 +36,7 @@ class DecoderResult:
     @property
     def label(self) -> str:
         """Say whether the output distribution is that of ordinary sampling."""
-        lossless = "lossless" if self.lossless else "not lossless"
+        lossless = lossless_label(self.lossless, self.quantize)
         return f"{lossless}, greedy" if self.greedy else lossless
 
     @property
@@ -57,6 +59,7 @@ def _result(run: Run, others: Sequence[Run]) -> DecoderResult:
         decoder=run.decoder,
         window=run.window,
         lossless=run.lossless,
+        quantize=run.quantize,
         greedy=run.greedy,
         failed=len(run.failed),
         metrics=metrics(list(run.ok.values())),
@@ -93,6 +96,7 @@ def _json_row(result: DecoderResult) -> dict[str, Any]:
     return {
         "decoder": result.name,
         "lossless": result.lossless,
+        "quantize": result.quantize,
         "greedy": result.greedy,
         "images": found.images,
         "failed": result.failed,

@@ -66,6 +66,7 @@ KEYS = tuple(
         "batch_size",
         "warmup",
         "dtype",
+        "quantize",
         "device",
         "gpu",
         "peak_mem_bytes",

@@ -1,0 +1,90 @@
+"""Weights of 8 and 4 bits."""
+
+import json
+import typing
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sjdvp.config import ModelConfig, Quantization
+from sjdvp.errors import ConfigError
+from sjdvp.models import open_model
+from sjdvp.models.quantize import _VALUES, QuantizedLinear, quantize
+from sjdvp.report.load import load_runs
+from sjdvp.report.table import make_results
+from sjdvp_cli.app import run
+from tests.models.harness import CPU
+
+KINDS = typing.get_args(Quantization)
+BITS = {"int8": 8, "fp8": 8, "int4": 4.5, "nf4": 4.5}  # a 4-bit scale has 32 bits for 64 weights
+ERROR = {"int8": 0.008, "fp8": 0.04, "int4": 0.13, "nf4": 0.11}  # of the norm of a product
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products(kind: Quantization, has_bias: bool) -> None:
+    """The error of a product is that of rounding the weights; concatenation changes nothing."""
+    torch.manual_seed(0)
+    exact, x = nn.Linear(256, 96, bias=has_bias), torch.randn(3, 5, 256)
+    exact.requires_grad_(False)
+    exact.weight[7] = 0  # a row without a scale
+    layer = QuantizedLinear(kind, *quantize(exact.weight, kind, torch.float32), exact.bias)
+    y, wanted = layer(x), exact(x)
+    error = ((y - wanted).norm() / wanted.norm()).item()
+    print(f"{kind}: error of a product {error:.4f}")
+    assert error < ERROR[kind]
+    assert layer.n_weights == sum(w.numel() for w in exact.parameters())
+    stored = layer.packed.nbytes + layer.scale.nbytes
+    assert 8 * stored / exact.weight.numel() == pytest.approx(BITS[kind], abs=0.2)
+    both = QuantizedLinear.concatenated([layer, layer])
+    assert torch.allclose(both(x), torch.cat([y, y], -1), atol=1e-5)
+    assert torch.allclose(layer.bfloat16()(x.bfloat16()).float(), y, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grid_of_exact_weights_comes_back(kind: Quantization) -> None:
+    """Weights that the format can hold are kept to the bit."""
+    if kind in _VALUES:
+        weight = torch.tensor(_VALUES[kind][-15:]).repeat(5)[:64].clone()[None]
+        weight[0, 0] = 1.0
+    else:
+        weight = torch.tensor([[-127.0, 3.0, 0.0, 64.0] if kind == "int8" else [448.0, -1.5, 0, 7]])
+    layer = QuantizedLinear(kind, *quantize(weight, kind, torch.float32), None)
+    found = layer(torch.eye(weight.shape[1])).T
+    assert torch.allclose(found, weight, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_embedded_model(kind: Quantization) -> None:
+    """Only the layers' linear layers shrink; the meta device gives the same bytes."""
+    config = ModelConfig(quantize=kind)
+    full = open_model(ModelConfig(), CPU, torch.float32)
+    model = open_model(config, CPU, torch.float32)
+    planned = open_model(config, torch.device("meta"), torch.float32)
+    assert planned.n_bytes == model.n_bytes
+    assert model.n_weights == full.n_weights
+    in_layers = 8 * (4 * 256 * 256 + 3 * 256 * 704)
+    saved = full.n_bytes - model.n_bytes
+    assert saved / (4 * in_layers) == pytest.approx(1 - BITS[kind] / 32, abs=0.02)
+
+
+def test_inputs_that_4_bits_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match=r"100 inputs .* no multiple of 64, as nf4 needs them"):
+        quantize(torch.zeros(8, 100), "nf4", torch.float32)
+
+
+def test_images_and_log_rows(tmp_path: Path) -> None:
+    """The same tokens by `ar` and `same-noise`; the log says which weights they are of."""
+    tokens = {}
+    for decoder in ("ar", "same-noise"):
+        out = tmp_path / decoder
+        line = ["generate", "--prompt", "a red apple", "-o", str(out), "--seed", "1"]
+        assert run([*line, "--decoder", decoder, "--set", "model.quantize=int8", "--quiet"]) == 0
+        row = json.loads((out / "log.shard-000-of-001.jsonl").read_text())
+        assert (row["quantize"], row["dtype"], row["lossless"]) == ("int8", "float32", True)
+        tokens[decoder] = row["token_sha256"]
+    assert tokens["ar"] == tokens["same-noise"]
+    labels = {result.label for result in make_results(load_runs([tmp_path / d for d in tokens]))}
+    assert labels == {"lossless to int8 weights"}
