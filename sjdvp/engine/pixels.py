@@ -20,20 +20,21 @@ class PixelDecoder:
         self._device = device
 
     def __call__(self, tokens: tuple[int, ...]) -> "np.ndarray[Any, Any]":
-        """Return the uint8 RGB pixels [H, W, 3]; tries again with freed memory if it runs out.
+        """Return the uint8 RGB pixels [H, W, 3].
 
-        Raises ImageError when memory is too small even then, or a pixel is not finite; ConfigError
-        when the tokens cannot be an image of this model.
+        If memory runs out it tries again, with freed memory and in bands of image rows. Raises
+        ImageError when memory is too small even then, or a pixel is not finite; ConfigError when
+        the tokens cannot be an image of this model.
         """
         self._check(tokens)
-        for last_try in (False, True):
+        for bands in (False, True):
             try:
                 tokens_N = torch.tensor(tokens, device=self._device)
-                return self.model.decode_pixels(tokens_N).cpu().numpy()
+                return self.model.decode_pixels(tokens_N, bands=bands).cpu().numpy()
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                if last_try:
+                if bands:
                     raise ImageError(
                         "out of memory in the VQ decoder; the image tokens are saved",
                         "`sjdvp decode` makes the image from them, with the VQ decoder alone",

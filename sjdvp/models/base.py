@@ -24,8 +24,11 @@ class VqDecoder(Protocol):
     def codebook(self) -> Tensor:
         """Return the codebook vectors [V, E]."""
 
-    def __call__(self, indices: Tensor) -> Tensor:
-        """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1]."""
+    def __call__(self, indices: Tensor, *, bands: bool = False) -> Tensor:
+        """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1].
+
+        With `bands` it takes less memory and more time, see `sjdvp.models.vq.bands`.
+        """
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,14 @@ class ImageModel:
         return self.vq_decoder.codebook()
 
     @torch.inference_mode()
-    def decode_pixels(self, tokens_N: Tensor) -> Tensor:
+    def decode_pixels(self, tokens_N: Tensor, *, bands: bool = False) -> Tensor:
         """Decode the image tokens of one image in raster order [rows * columns].
 
+        With `bands` it takes less memory and more time; a pixel may differ by 1.
         Returns uint8 RGB [height, width, 3]. Raises ImageError when a pixel value is not finite.
         """
-        image = self.vq_decoder(tokens_N.view(1, self.layout.rows, self.layout.columns))
+        indices = tokens_N.view(1, self.layout.rows, self.layout.columns)
+        image = self.vq_decoder(indices, bands=bands)
         if not image.isfinite().all():
             raise ImageError(
                 "the VQ decoder gave pixel values that are not finite",

@@ -92,7 +92,7 @@ class DecodedElsewhere:
             "decoder.verifier",
         )
 
-    def __call__(self, indices: Tensor) -> NoReturn:
+    def __call__(self, indices: Tensor, *, bands: bool = False) -> NoReturn:
         """Raise ImageError."""
         raise ImageError(
             "the tokens of GLM-Image become pixels in diffusers",

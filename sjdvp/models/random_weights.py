@@ -149,6 +149,6 @@ class _GreyDecoder:
     def codebook(self) -> Tensor:
         return self._vectors_VE
 
-    def __call__(self, indices: Tensor) -> Tensor:
+    def __call__(self, indices: Tensor, *, bands: bool = False) -> Tensor:
         n_images, rows, columns = indices.shape
         return torch.zeros(n_images, 3, rows, columns, device=indices.device)

@@ -92,11 +92,11 @@ class Failing:
     def codebook(self):
         return self.decoder.codebook()
 
-    def __call__(self, codes):
+    def __call__(self, codes, *, bands=False):
         self.times -= 1
         if self.times >= 0:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return self.decoder(codes)
+        return self.decoder(codes, bands=bands)
 
 
 @pytest.mark.parametrize(("times", "n_failed"), [(1, 0), (2, 1)])

@@ -17,6 +17,7 @@ from transformers.models.emu3.modeling_emu3 import Emu3VQVAEConv3d, Emu3VQVAEDec
 from sjdvp.errors import WeightsError
 from sjdvp.models.checkpoints import Checkpoint, StoredWeight, load_strict, renamed
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.vq.bands import in_bands
 from sjdvp.models.vq.taming import UNUSED, Codebook
 
 # Names in the layout of Emu3VQVAE -> names in the originals.
@@ -71,8 +72,11 @@ class MovqDecoder(nn.Module):
         """Return the codebook vectors [V, E]."""
         return self.quantize.embedding.weight
 
-    def forward(self, codes: Tensor) -> Tensor:
-        """Decode codes [N, rows, columns] to pixels [N, 3, height, width], not clipped."""
+    def forward(self, codes: Tensor, *, bands: bool = False) -> Tensor:
+        """Decode codes [N, rows, columns] to pixels [N, 3, height, width], not clipped.
+
+        With `bands` it takes less memory and more time.
+        """
         vectors = self.codebook()[codes].movedim(-1, 1)[:, :, None]
         # The layers over time treat both alike.
         both = torch.cat([self.post_quant_conv(vectors), vectors])
@@ -82,9 +86,34 @@ class MovqDecoder(nn.Module):
             both = silu(layer(both))
         latent, quant = both[:, :, 0].chunk(2)
         hidden = self.decoder.middle_block(self.decoder.conv_in(latent), quant)
-        hidden = self.decoder.norm_out(self.decoder.up_block(hidden, quant), quant)
-        image: Tensor = self.decoder.conv_out(silu(hidden))
-        return image
+        up = self.decoder.up_block.up  # the finest level first
+        if not bands or len(up) == 1:
+            hidden = self.decoder.norm_out(self.decoder.up_block(hidden, quant), quant)
+            image: Tensor = self.decoder.conv_out(silu(hidden))
+            return image
+        for level in up[:1:-1]:
+            hidden = level.upsample(_level(level, hidden, quant))
+        hidden = _level(up[1], hidden, quant)
+        norms = [norm for block in up[0].block for norm in (block.norm1, block.norm2)]
+        norms = [norm.norm_layer for norm in (*norms, self.decoder.norm_out)]
+
+        def finest(hidden: Tensor, start: int, end: int) -> Tensor:
+            part = quant[:, :, start:end]
+            hidden = _level(up[0], up[1].upsample(hidden), part)
+            pixels: Tensor = self.decoder.conv_out(silu(self.decoder.norm_out(hidden, part)))
+            return pixels
+
+        return in_bands(finest, norms, hidden, codes.shape[1], 2 ** (len(up) - 1))
+
+
+def _level(level: Any, hidden: Tensor, quant: Tensor) -> Tensor:
+    """Run the blocks of a level, and its attention where it has some."""
+    for index, block in enumerate(level.block):
+        hidden = block(hidden, quant)
+        if len(level.attn) > 0:
+            cells = level.attn_norms[index](hidden, quant).flatten(2).transpose(1, 2)
+            hidden = hidden + level.attn[index](cells)[0].transpose(1, 2).view(hidden.shape)
+    return hidden
 
 
 def _describe(shapes: Mapping[str, torch.Size], up: str, what: str) -> Emu3VQVAEConfig:

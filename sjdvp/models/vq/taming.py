@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, silu
 from transformers import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 
 from sjdvp.errors import WeightsError
 from sjdvp.models.checkpoints import Checkpoint, StoredWeight, load_strict, renamed
 from sjdvp.models.device_map import DeviceMap
+from sjdvp.models.vq.bands import in_bands
 
 # All but the decoder: encoder, losses, counters. Official loaders are not strict.
 UNUSED = r"(?!decoder\.|post_quant_conv\.|quantize\.embedding\.)"
@@ -92,11 +93,37 @@ class TamingDecoder(nn.Module):
         weight = self.quantize.embedding.weight
         return normalize(weight, dim=-1) if self.normalised else weight
 
-    def forward(self, codes: Tensor) -> Tensor:
-        """Decode codes [N, rows, columns] to pixels [N, 3, height, width], not clipped."""
-        z = self.codebook()[codes].movedim(-1, 1)
-        image: Tensor = self.decoder(self.post_quant_conv(z))
+    def forward(self, codes: Tensor, *, bands: bool = False) -> Tensor:
+        """Decode codes [N, rows, columns] to pixels [N, 3, height, width], not clipped.
+
+        With `bands` it takes less memory and more time.
+        """
+        latent = self.post_quant_conv(self.codebook()[codes].movedim(-1, 1))
+        if not bands or len(self.decoder.up) == 1:
+            image: Tensor = self.decoder(latent)
+            return image
+        hidden = self.decoder.mid(self.decoder.conv_in(latent))
+        for level in self.decoder.up[:-2]:
+            hidden = level.upsample(_level(level, hidden))
+        hidden = _level(self.decoder.up[-2], hidden)
+        norms = [norm for block in self.decoder.up[-1].block for norm in (block.norm1, block.norm2)]
+        norms.append(self.decoder.norm_out)
+        return in_bands(self._finest, norms, hidden, codes.shape[1], self.pixels_per_token)
+
+    def _finest(self, hidden: Tensor, start: int, end: int) -> Tensor:
+        """Decode a band from the features of the second finest level."""
+        hidden = _level(self.decoder.up[-1], self.decoder.up[-2].upsample(hidden))
+        image: Tensor = self.decoder.conv_out(silu(self.decoder.norm_out(hidden)))
         return image
+
+
+def _level(level: Any, hidden: Tensor) -> Tensor:
+    """Run the blocks of a level, and its attention where it has some."""
+    for index, block in enumerate(level.block):
+        hidden = block(hidden)
+        if len(level.attn) > 0:
+            hidden = level.attn[index](hidden)
+    return hidden
 
 
 def _describe(
