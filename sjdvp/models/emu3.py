@@ -148,9 +148,9 @@ class Emu3VqDecoder(nn.Module):
         """Return the codebook vectors [V, E]."""
         return self.decoder.codebook()
 
-    def forward(self, indices: Tensor) -> Tensor:
+    def forward(self, indices: Tensor, *, bands: bool = False) -> Tensor:
         """Decode codebook indices [N, rows, columns] to pixels [N, 3, height, width] in [-1, 1]."""
-        return 2 * (self.decoder(indices) * self._std + self._mean) - 1
+        return 2 * (self.decoder(indices, bands=bands) * self._std + self._mean) - 1
 
 
 def open_emu3(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
