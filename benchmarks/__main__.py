@@ -6,6 +6,8 @@ checkout.
     latency    one image: the best lossless preset and `ar`           about 3 minutes
     images     images per second over batch sizes and windows         about 15 minutes
     startup    from the shell to the help and to the first image      about 2 minutes
+    expected   step times from counted operations, and measured ones  about 2 minutes
+    cards      every profile on four GPUs, computed without one       about 10 minutes
 
 Prints Markdown tables, row by row. With one thread, times are processor seconds: what a clock shows
 on an idle machine, and nearly the same on a busy one.
@@ -15,6 +17,7 @@ import argparse
 
 import torch
 
+from benchmarks.expected import cards, expected
 from benchmarks.images import images
 from benchmarks.startup import startup
 from benchmarks.tables import latency, published, steps
@@ -25,6 +28,8 @@ TABLES = {
     "latency": latency,
     "images": images,
     "startup": startup,
+    "expected": expected,
+    "cards": cards,
 }
 
 

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -29,10 +29,19 @@ PACKAGES = (
 @takes_options
 def command(
     settings: DecoderSettings,
+    card: Annotated[
+        Literal["24GB", "48GB", "80GB", "141GB"] | None,
+        typer.Option(
+            "--card",
+            help="Show what to expect on a GPU with that memory. Needs no GPU and no weights.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Show devices, versions, weights and memory, and what is missing for a profile."""
     config = settings.resolve().config
+    if card:
+        return _show(*_expected(config, card), as_json=as_json)
     problem, loading = _loading(config)
     facts = {
         "sjdvp": __version__,
@@ -45,11 +54,46 @@ def command(
         **loading,
         "ready": problem or "yes",
     }
+    return _show(problem, facts, as_json=as_json)
+
+
+def _show(problem: str, facts: dict[str, str], *, as_json: bool) -> int:
     if as_json:
         typer.echo(json.dumps(facts))
     else:
         show_table(["item", "found"], list(facts.items()))
     return 2 if problem else 0
+
+
+def _expected(config: RunConfig, card: str) -> tuple[str, dict[str, str]]:
+    """Return why a profile does not fit on a GPU of that memory, or "", and what to expect."""
+    from sjdvp.engine.estimate import CARDS
+    from sjdvp.engine.rehearsal import rehearse
+
+    if config.decoder.window == "auto":
+        config = config.with_window(LARGEST_AUTO_WINDOW)
+    found = rehearse(config, CARDS[card])
+    plan = found.plan
+    problem = "" if found.fits else f"does not fit into {_bytes(plan.free)}"
+    shortest, longest = (f"{1e3 * seconds:.1f}" for seconds in found.step_s)
+    facts = {
+        "profile": config.profile,
+        "card": f"{found.card}, {card}, by its data sheet",
+        "memory": f"{_bytes(plan.weights)} for the weights",
+        "memory per image": f"{_bytes(plan.cache)} KV cache, {_bytes(plan.distributions)} "
+        f"probabilities (window {found.window})",
+        "memory for pixels": _bytes(plan.pixels) if plan.pixels else "not known",
+        "largest batch": f"{plan.largest_batch}, and {found.batch_size} would be used",
+    }
+    expected = {
+        "window by arithmetic": f"{found.window_by_arithmetic} at this batch size",
+        "step reads and writes": _bytes(int(found.step_bytes)),
+        "operations in a step": str(found.n_operations),
+        "weights are read in": f"{1e3 * found.weights_read_s:.1f} ms",
+        "expected step": f"{shortest} to {longest} ms (counted, not measured)",
+        "expected prefill": f"{1e3 * found.prefill_s:.1f} ms",
+    }
+    return problem, {**facts, **(expected if found.fits else {}), "ready": problem or "yes"}
 
 
 def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:

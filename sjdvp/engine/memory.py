@@ -15,13 +15,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sjdvp.config import RunConfig
-from sjdvp.decode.prediction import n_history
+from sjdvp.decode.decoder import make_decoder
+from sjdvp.decode.step import decode_step
 from sjdvp.kv_cache import aligned
 
 if TYPE_CHECKING:
     from sjdvp.models.base import ImageModel  # it imports transformers
 
-_PROBS_IN_A_STEP = 8  # [W, V] float32 tensors of one image alive at once: a generous estimate
+_META = torch.device("meta")
+# The memory of a step counts twice: once in the pool that all CUDA graphs share, and once on the
+# stream where it runs before a capture.
+_STEPS = 2
 _USABLE = 0.9  # of the free memory; the rest is for activations, pixels and the allocator
 
 
@@ -56,11 +60,27 @@ def largest_batch(model: "ImageModel", config: RunConfig) -> int:
 
 def slot_bytes(model: "ImageModel", config: RunConfig) -> int:
     """Return the bytes of one image: keys and values, its distributions, and those of a step."""
-    n_past = n_history(config.decoder.prediction)
-    farthest = max(config.decoder.width, model.layout.farthest_above)
-    trail = farthest if config.decoder.init == "above" else 0
-    n_probs = config.decoder.width * (1 + n_past + _PROBS_IN_A_STEP) + trail
-    return kv_cache_bytes(model, config) + 4 * model.layout.vocab_size * n_probs
+    step, state = decoding_bytes(model, config)
+    return kv_cache_bytes(model, config) + state + _STEPS * step
+
+
+def decoding_bytes(model: "ImageModel", config: RunConfig) -> tuple[int, int]:
+    """Return the most bytes alive in the decoding of one image, and those kept between steps."""
+
+    def neighbours(codebook_VE: Tensor, k: int) -> Tensor:
+        return torch.zeros(
+            len(codebook_VE), min(k, len(codebook_VE)), dtype=torch.int64, device=_META
+        )
+
+    def codebook() -> Tensor:
+        return model.codebook().to(_META)
+
+    decoder = make_decoder(config.decoder, config.sampling, model.layout, codebook, neighbours)
+    state = decoder.idle_state(1, torch.promote_types(model.dtype, torch.float32), _META)
+    logits_1WV = torch.zeros(1, decoder.window, model.layout.vocab_size, device=_META)
+    with torch.no_grad(), _LiveBytes() as live:
+        decode_step(decoder, state, logits_1WV)
+    return live.most, sum(tensor.nbytes for tensor in state.tensors())
 
 
 def kv_cache_bytes(model: "ImageModel", config: RunConfig) -> int:
@@ -86,8 +106,8 @@ def pixel_bytes(model: "ImageModel") -> int:
     if not isinstance(decoder, nn.Module):
         return 0
     weights = [*decoder.named_parameters(), *decoder.named_buffers()]
-    on_meta = {name: torch.empty_like(weight, device="meta") for name, weight in weights}
-    codes_1HW = torch.zeros(1, layout.rows, layout.columns, dtype=torch.int64, device="meta")
+    on_meta = {name: torch.empty_like(weight, device=_META) for name, weight in weights}
+    codes_1HW = torch.zeros(1, layout.rows, layout.columns, dtype=torch.int64, device=_META)
     with torch.no_grad(), _LiveBytes() as live:
         functional_call(decoder, on_meta, (codes_1HW,))
     return live.most

@@ -1,16 +1,19 @@
 """Models of the published shapes with random weights, to measure speed without the weights.
 
 The transformer is a Llama with the model's depth, widths and heads; vocabulary and layout are the
-model's. Norms of queries and keys and biases are left out; text and pixels are not measured.
+model's. Norms of queries and keys and biases are left out; text is not measured, nor pixels. On the
+meta device the model has its VQ decoder, whose memory can be counted.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaModel
+from transformers import Emu3VQVAEConfig, JanusVQVAEConfig, LlamaConfig, LlamaModel
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
@@ -20,6 +23,7 @@ from sjdvp.models.image_size import requested
 from sjdvp.models.layers import packed
 from sjdvp.models.quantize import with_quantized_layers
 from sjdvp.models.transformer import Transformer
+from sjdvp.models.vq import MovqDecoder, TamingDecoder
 
 N_PROMPT = 32  # tokens of every prompt
 
@@ -38,31 +42,79 @@ class ModelShape:
     row_end: bool = False
     max_prompt: int = 320
     side: int = 512  # pixels, where the profile names no image size
+    vq: Callable[[], nn.Module] | None = None  # makes the VQ decoder, where its sizes are known
 
 
-_CHAMELEON = ModelShape(32, 4096, 11008, 32, 32, 8192)
+def _taming(n_tokens: int, size: int, *, chameleon: bool = False) -> nn.Module:
+    config = JanusVQVAEConfig(
+        num_embeddings=n_tokens,
+        embed_dim=size,
+        latent_channels=256,
+        base_channels=128,
+        channel_multiplier=[1, 1, 2, 2, 4],
+        num_res_blocks=2,
+    )
+    return TamingDecoder(config, coarsest_attention=not chameleon, normalised=not chameleon)
+
+
+def _movq(n_tokens: int, *, video: bool) -> nn.Module:
+    config = Emu3VQVAEConfig(
+        codebook_size=n_tokens,
+        embed_dim=4,
+        latent_channels=4,
+        base_channels=256,
+        channel_multiplier=[1, 2, 2, 4],
+        num_res_blocks=2,
+        attn_resolutions=[3],
+        hidden_size=1024,
+        num_attention_heads=1,
+        temporal_downsample_factor=4,
+    )
+    config._attn_implementation = "sdpa"
+    return MovqDecoder(config, video=video)
+
+
+_CHAMELEON_VQ = partial(_taming, 8192, 256, chameleon=True)
+_LLAMAGEN_VQ = partial(_taming, 16384, 8)  # Janus has the same
+_CHAMELEON = ModelShape(32, 4096, 11008, 32, 32, 8192, vq=_CHAMELEON_VQ)
 
 SHAPES = {  # by profile
     "emoji": ModelShape(8, 256, 704, 4, 4, 1024, pixels_per_token=4, max_prompt=32, side=64),
     "lumina-mgpt-7b-*": replace(_CHAMELEON, row_end=True),
-    "lumina-mgpt-34b-*": ModelShape(48, 8192, 22016, 64, 8, 8192, row_end=True),
-    "lumina-mgpt-2": replace(_CHAMELEON, vocab_size=16384, pixels_per_token=8, row_end=True),
+    "lumina-mgpt-34b-*": ModelShape(48, 8192, 22016, 64, 8, 8192, row_end=True, vq=_CHAMELEON_VQ),
+    "lumina-mgpt-2": replace(
+        _CHAMELEON,
+        vocab_size=16384,
+        pixels_per_token=8,
+        row_end=True,
+        vq=partial(_movq, 16384, video=False),
+    ),
     "anole-7b": _CHAMELEON,
-    "emu3-gen": ModelShape(32, 4096, 14336, 32, 8, 32768, pixels_per_token=8, row_end=True),
+    "emu3-gen": ModelShape(
+        32,
+        4096,
+        14336,
+        32,
+        8,
+        32768,
+        pixels_per_token=8,
+        row_end=True,
+        vq=partial(_movq, 32768, video=True),
+    ),
     "emu3.5-image": ModelShape(64, 5120, 25600, 64, 8, 131072, row_end=True, max_prompt=512),
     "glm-image": ModelShape(
         40, 4096, 13696, 32, 2, 16384, pixels_per_token=32, max_prompt=512, side=1024
     ),
-    "janus-1.3b": ModelShape(24, 2048, 5632, 16, 16, 16384),
-    "janus-pro-1b": ModelShape(24, 2048, 5632, 16, 16, 16384),
-    "janus-pro-7b": ModelShape(30, 4096, 11008, 32, 32, 16384),
-    "liquid-7b": ModelShape(28, 3072, 24576, 16, 16, 8192),
-    "llamagen-c2i-b-*": ModelShape(12, 768, 2048, 12, 12, 16384, max_prompt=1),
-    "llamagen-c2i-l-*": ModelShape(24, 1024, 2816, 16, 16, 16384, max_prompt=1),
-    "llamagen-c2i-xl-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=1),
-    "llamagen-c2i-xxl-*": ModelShape(48, 1536, 4096, 24, 24, 16384, max_prompt=1),
-    "llamagen-c2i-3b-*": ModelShape(24, 3200, 8704, 32, 32, 16384, max_prompt=1),
-    "llamagen-t2i-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=120),
+    "janus-1.3b": ModelShape(24, 2048, 5632, 16, 16, 16384, vq=_LLAMAGEN_VQ),
+    "janus-pro-1b": ModelShape(24, 2048, 5632, 16, 16, 16384, vq=_LLAMAGEN_VQ),
+    "janus-pro-7b": ModelShape(30, 4096, 11008, 32, 32, 16384, vq=_LLAMAGEN_VQ),
+    "liquid-7b": ModelShape(28, 3072, 24576, 16, 16, 8192, vq=_CHAMELEON_VQ),
+    "llamagen-c2i-b-*": ModelShape(12, 768, 2048, 12, 12, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
+    "llamagen-c2i-l-*": ModelShape(24, 1024, 2816, 16, 16, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
+    "llamagen-c2i-xl-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
+    "llamagen-c2i-xxl-*": ModelShape(48, 1536, 4096, 24, 24, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
+    "llamagen-c2i-3b-*": ModelShape(24, 3200, 8704, 32, 32, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
+    "llamagen-t2i-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=120, vq=_LLAMAGEN_VQ),
 }
 
 
@@ -107,7 +159,8 @@ def open_random_model(
     with torch.device("meta"):
         decoder: Any = LlamaModel(settings)
     decoder = decoder.to(dtype).to_empty(device=device)  # cast first: never float32 in memory
-    noise = torch.Generator(device).manual_seed(0)
+    on_meta = device.type == "meta"  # shapes without values
+    noise = None if on_meta else torch.Generator(device).manual_seed(0)
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)
     if model.quantize:
@@ -131,13 +184,18 @@ def open_random_model(
         token_embeds_VD=embeds_VD,
         row_end_D=embeds_VD[0] if shape.row_end else None,
         head=packed(head),
-        vq_decoder=_GreyDecoder(embeds_VD),
+        vq_decoder=_vq_on_meta(shape.vq) if on_meta and shape.vq else _GreyDecoder(embeds_VD),
         truncate_pixels=False,
     )
 
 
-def _fill(weight: Tensor, noise: torch.Generator, mean: float = 0.0) -> Tensor:
+def _fill(weight: Tensor, noise: torch.Generator | None, mean: float = 0.0) -> Tensor:
     return weight.normal_(mean, 0.02, generator=noise)
+
+
+def _vq_on_meta(make: Callable[[], nn.Module]) -> Any:
+    with torch.device("meta"):
+        return make().eval().requires_grad_(False)
 
 
 class _GreyDecoder:
