@@ -18,7 +18,7 @@ NUMBERED = list(enumerate(COMBINATIONS))
 
 
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
-def test_every_lossless_combination_draws_the_models_probs(number, parts):
+def test_every_lossless_combination_samples_the_models_probs(number, parts):
     window = (2, 3, 5)[number % 3]
     assert p_value(SMALL, decoder(*parts, window=window), n=4_000, seed=number) > ALARM
 
@@ -27,7 +27,7 @@ def test_every_lossless_combination_draws_the_models_probs(number, parts):
 @pytest.mark.parametrize("window", [2, 3, 5])
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
 @pytest.mark.parametrize("parts", COMBINATIONS)
-def test_every_lossless_combination_draws_the_models_probs_100_000_times(parts, verifier, window):
+def test_every_lossless_combination_samples_the_models_probs_100_000_times(parts, verifier, window):
     assert (
         p_value(SMALL, decoder(*parts, window=window, verifier=verifier), n=100_000, seed=window)
         > ALARM
@@ -38,7 +38,7 @@ def test_every_lossless_combination_draws_the_models_probs_100_000_times(parts, 
 @pytest.mark.parametrize(
     "sampling", [SamplingConfig(temperature=1.3, top_k=2), SamplingConfig(top_p=0.8)]
 )
-def test_warped_distributions_are_drawn_exactly(verifier, sampling):
+def test_warped_distributions_are_sampled_exactly(verifier, sampling):
     assert (
         p_value(
             SMALL, decoder("coupled", "above", "published", 3, verifier, sampling), n=20_000, seed=7
@@ -47,7 +47,7 @@ def test_warped_distributions_are_drawn_exactly(verifier, sampling):
     )
 
 
-def test_plain_sampling_draws_the_models_probs():
+def test_plain_sampling_follows_the_models_probs():
     assert (
         p_value(SMALL, decoder("gumbel", window=1, verifier="same-noise"), n=50_000, seed=3) > ALARM
     )
@@ -67,7 +67,7 @@ def store_the_plain_probs(decoder, state, logits):
 
 def keep_the_old_probs(decoder, state, logits):
     """The other slip: with a coupled drafter, a kept draft keeps the distribution it was first
-    drawn from.
+    sampled from.
     """
     new = decode_step(decoder, state, logits)
     moved = (new.n_B - state.n_B)[:, None] + torch.arange(decoder.window)
