@@ -34,6 +34,7 @@ def command(
         typer.Option(
             "--card",
             help="Show what to expect on a GPU with that memory. Needs no GPU and no weights.",
+            show_default="this machine",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
