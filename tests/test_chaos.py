@@ -1,4 +1,4 @@
-"""A few runs of tests/chaos.py, which is run at length by hand."""
+"""A few kills of tests/chaos.py, which is run at length by hand."""
 
 import pytest
 
@@ -7,7 +7,8 @@ from tests.chaos import chaos
 pytestmark = pytest.mark.process
 
 
-def test_killed_runs_lose_nothing_and_draw_nothing_twice():
-    report = chaos(runs=3, seed=3)
-    assert report["kills"] >= 3
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_runs_lose_nothing_and_generate_nothing_twice(kills):
+    report = chaos(kills, seed=3)
+    assert report["kills"] >= kills
     assert (report["lost"], report["duplicated"], report["corrupt"]) == (0, 0, 0)
