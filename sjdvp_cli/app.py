@@ -7,6 +7,7 @@ their functions, so that help and mistakes answer at once.
 
 import gc
 import importlib
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -185,5 +186,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 def main() -> None:
     """Run the process's own command line."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are for programmers
     prepare_streams()
     sys.exit(run(sys.argv[1:]))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sjdvp.errors import ConfigError, FolderError
-from sjdvp_cli import redraw
+from sjdvp_cli import regenerate
 from sjdvp_cli.tables import show_table
 
 
@@ -37,6 +37,6 @@ def command(
         ],
     )
     try:
-        typer.echo(redraw.command_of(row))
+        typer.echo(regenerate.command_of(row))
     except ConfigError as error:
         typer.echo(f"sjdvp: no command to generate it again: {error}", err=True)

@@ -31,10 +31,8 @@ from sjdvp.runs.sharding import log_paths
 from sjdvp.runs.tokens import saved_tokens
 
 # Of a log row: what differs between two runs of the same command.
-VOLATILE = frozenset(
-    ["save_s", "host", "pid", "started_at", "latency_s", "prefill_s", "decode_s", "pixels_s"]
-    + ["peak_mem_bytes", "warmup", "batch_size"]
-)
+_TIMES = ["save_s", "latency_s", "prefill_s", "decode_s", "pixels_s", "started_at"]
+VOLATILE = frozenset([*_TIMES, "host", "pid", "peak_mem_bytes", "warmup", "batch_size"])
 PATIENCE_S = 300
 MOST_TRIES = 4  # of a command that nobody kills; images whose pixels failed take two
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import socket
 import threading
 import time
@@ -176,7 +177,8 @@ def folder_lock(root: Path, tell: Tell = lambda message: None) -> Iterator[None]
     while not lock.try_acquire():
         if not told and time.monotonic() - started > _TELL_AFTER_S:
             told = True
-            tell(f"waiting for {lock.path}, held by {describe_holder(lock.holder)}")
+            held_by = f"held by {describe_holder(lock.holder)}"
+            tell(f"waiting for {lock.path}, {held_by}{_if_gone(lock)}")
         time.sleep(_POLL_S)
     try:
         yield
@@ -235,7 +237,7 @@ def _outlive(lock: FileLock, tell: Tell) -> bool:
     """Wait until the holder of a lease has touched it (False) or is taken for dead (True)."""
     tell(
         f"waiting up to {STALE_S:.0f} s to see whether {describe_holder(lock.holder)} still runs; "
-        f"if it does not, this process takes over (or delete {lock.holder})"
+        f"if it does not, this process takes over{_if_gone(lock)}"
     )
     seen = _modified(lock.holder)
     while _modified(lock.holder) in (seen, None):
@@ -246,8 +248,12 @@ def _outlive(lock: FileLock, tell: Tell) -> bool:
 
 
 def _hint(lock: FileLock) -> str:
-    hint = "wait for it, or stop it first"
-    return f"{hint}; if it is gone, delete {lock.holder}" if lock.is_lease() else hint
+    return f"wait for it, or stop it first{_if_gone(lock)}"
+
+
+def _if_gone(lock: FileLock) -> str:
+    """Return which file ends a lease at once; "" for a flock, which ends with its process."""
+    return f"; if it is gone: rm {shlex.quote(str(lock.holder))}" if lock.is_lease() else ""
 
 
 def _flock(path: Path) -> int | None:

@@ -188,7 +188,7 @@ def test_long_prompts_are_cut(capsys):
     assert all(len(line) < 200 and "xxx…" in line for line in lines(capsys))
 
 
-def test_no_advice_to_resume_where_it_would_draw_nothing():
+def test_no_advice_to_resume_where_it_would_generate_nothing():
     summary = {"ok": 3, "skipped": 0, "failed": 1, "requested": 4}
     assert closing_line(summary, retry_failed=False) == "sjdvp: 3/4 ok, 1 failed"
     assert closing_line({**summary, "requested": 5}, retry_failed=False).endswith(

@@ -142,6 +142,7 @@ def test_generate(
         "--seed",
         "1",
         "--json",
+        "--save-tokens",
         *settings,
     ]
     code = run([*line, "--device", "cpu", "--window", "4"])
@@ -151,6 +152,11 @@ def test_generate(
     with Image.open(out / "images" / "000000.png") as image:
         assert (image.size, image.mode) == (size, "RGB")
         assert len(set(image.tobytes())) > 10
+    file = out / "images" / "000000.png"
+    before = file.read_bytes()
+    file.unlink()
+    assert run(["decode", str(out), "--device", "cpu"]) == 0
+    assert file.read_bytes() == before  # from its tokens, by the VQ decoder alone
 
 
 def test_a_prompt_that_is_not_a_class_is_refused(

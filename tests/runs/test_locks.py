@@ -5,6 +5,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import shlex
 import threading
 import time
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_a_lease_with_a_heartbeat_is_not_taken_over(tmp_path, no_flock):
         pass
     ended.set()
     thread.join()
-    assert f"delete {holder_file(tmp_path)}" in refused.value.hint
+    assert f"rm {shlex.quote(str(holder_file(tmp_path)))}" in refused.value.hint
 
 
 def test_who_has_lost_a_lease_writes_no_more(tmp_path, no_flock):

@@ -88,7 +88,7 @@ def test_the_same_images_as_one_process(tmp_path):
         ("raise", "RuntimeError: the device is on fire"),
     ],
 )
-def test_images_of_a_dead_worker_are_drawn_by_others(tmp_path, how, told):
+def test_images_of_a_dead_worker_are_generated_by_others(tmp_path, how, told):
     prompts = [f"prompt {i}" for i in range(8)]
     prompts[3] = f"{how} {tmp_path / 'once'}"
     run = Run(tmp_path, prompts)

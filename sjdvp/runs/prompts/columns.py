@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 import string
 from collections.abc import Mapping
 from dataclasses import replace
@@ -68,7 +69,7 @@ def missing_column(where: str, record: dict[str, Any], options: ReadOptions) -> 
         for name in [find_column(inside, ())]
         if name is not None
     ]
-    advice = f"--column {inner[0]}" if inner else "name one of them with --column"
+    advice = f"--column {shlex.quote(inner[0])}" if inner else "name one of them with --column"
     return Problem(where, f"no column {wanted}; found: {found}", advice)
 
 
@@ -84,7 +85,7 @@ def make_row(
         return Empty(where, f"no prompt in {column!r}")
     if not isinstance(text, str):
         first = isinstance(text, list) and text and isinstance(text[0], str)
-        advice = f"--column {column}.0 takes the first" if first else ""
+        advice = f"--column {shlex.quote(f'{column}.0')} takes the first" if first else ""
         return Problem(where, f"{column!r} must be text, found {kind(text)}", advice)
     id_column = _id_column(record, options, key)
     if options.id_column and id_column is None:
