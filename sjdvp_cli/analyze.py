@@ -31,12 +31,15 @@ class Analysis(Sweep):
     out: Annotated[
         Path,
         _output(
-            "--out", "-o", metavar="DIR", help="Folder for the page and one run folder per decoder."
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Folder for the report and one run folder per decoder.",
         ),
     ]
     decoders: Annotated[
         str,
-        _decoders("--decoders", metavar="A,B,…", help="Decoders to observe."),
+        _decoders("--decoders", metavar="A,B,…", help="Decoders to analyze."),
     ] = "sjd"
     grids: Annotated[
         bool, _decoders("--grids", help="Also vary window, N, L, decay and beta of the prediction.")
@@ -52,9 +55,9 @@ def command(
     settings: VariantSettings,
     output: Progress,
 ) -> int:
-    """Observe decoders: how distributions change, what prediction gains.
+    """Analyze decoders: how distributions change, and what prediction gains.
 
-    Also what relaxed verifiers cost in likelihood. Times are not measured here: see compare, bench.
+    Also shows how much likelihood relaxed verifiers lose. For times use compare or bench.
     """
     from sjdvp.analysis.metrics import read_sums, sums_path
     from sjdvp.analysis.page import write_page

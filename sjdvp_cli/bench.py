@@ -32,16 +32,14 @@ class Measurement:
 
     batch_sizes: Annotated[
         str,
-        _what(
-            "--batch-sizes", metavar="N,N,…", help="Images decoded at the same time, one by one."
-        ),
+        _what("--batch-sizes", metavar="N,N,…", help="Batch sizes to measure, one after another."),
     ] = "1,2,4,8"
     windows: Annotated[
         str | None,
         _what(
             "--windows",
             metavar="N,N,…",
-            help="Tokens verified per forward pass, one by one.",
+            help="Windows to measure, one after another.",
             show_default=PROFILE,
         ),
     ] = None
@@ -53,7 +51,7 @@ class Measurement:
         _what(
             "--random-weights",
             metavar="full|tiny",
-            help="Need no weights: the shape of the profile's model, or a tiny one.",
+            help="Use random weights, in the shape of the profile's model or tiny.",
             show_default="real weights",
         ),
     ] = None

@@ -82,7 +82,7 @@ class Rows:
             "--sample",
             metavar="K",
             min=0,
-            help="Only image K (from 0) of each prompt; -n gives their number.",
+            help="Only image K (from 0) of each prompt; -n is the number of images.",
             show_default="all images",
         ),
     ] = None
@@ -98,7 +98,7 @@ class Rows:
         ),
     ] = None
     overwrite: Annotated[
-        bool, _rows("--overwrite", help="Generate images again that exist already.")
+        bool, _rows("--overwrite", help="Generate existing images again, with the same seeds.")
     ] = False
     reroll: Annotated[
         str | None,
@@ -122,7 +122,7 @@ class Rows:
         bool,
         _rows(
             "--retry-failed/--no-retry-failed",
-            help="Try images again that failed in an earlier run.",
+            help="Retry images that failed in an earlier run.",
             show_default="--retry-failed",
         ),
     ] = True
@@ -178,7 +178,8 @@ class Output(Progress):
         ),
     ] = None
     null: Annotated[
-        bool, _output("--null", "-0", help="As --print paths, each ended by a NUL character.")
+        bool,
+        _output("--null", "-0", help="Like --print paths, with a NUL character after each path."),
     ] = False
     verbose: Annotated[bool, _output("--verbose", "-v", help="Print a line for each image.")] = (
         False

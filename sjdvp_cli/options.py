@@ -109,7 +109,7 @@ _KEYS = {
 }
 _CFG = ("--cfg-scale", "--guidance-scale", "--cfg")
 _COPIES = ("--num-images-per-prompt", "-n")
-_LONG = "A prompt longer than the model reads: cut it, or fail its image."
+_LONG = "Truncate a prompt that is too long for the model, or fail its image."
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class EngineSettings(ModelSettings):
         _model(
             "--dtype",
             metavar="auto|bf16|fp16|fp32",
-            help="Number format; auto is bf16 on GPUs that have it, else fp32.",
+            help="Number format; auto is bf16 on GPUs that support it, else fp32.",
             show_default="auto",
         ),
     ] = None
@@ -228,7 +228,7 @@ class EngineSettings(ModelSettings):
         _sampling(
             "--top-p",
             metavar="NUMBER",
-            help="Sample from the most probable tokens with this total; 1 turns it off.",
+            help="Sample from the fewest tokens with this total probability; 1 turns it off.",
             show_default=PROFILE,
         ),
     ] = None
@@ -238,7 +238,7 @@ class EngineSettings(ModelSettings):
         _running(
             "--device-map",
             metavar="auto",
-            help="auto shares the layers of one model over all GPUs.",
+            help="auto distributes the layers of one model over all GPUs.",
             show_default="off",
         ),
     ] = None
@@ -339,7 +339,7 @@ class Settings(VariantSettings):
         bool | None,
         _running(
             "--save-tokens/--no-save-tokens",
-            help="Keep the image tokens too; `sjdvp decode` makes images from them.",
+            help="Also save the image tokens; `sjdvp decode` makes images from them.",
             show_default="--no-save-tokens",
         ),
     ] = None
@@ -355,7 +355,7 @@ class Progress:
     progress: Annotated[
         Mode,
         _output(
-            "--progress", help="Progress on stderr: a bar, plain lines, or the better one here."
+            "--progress", help="Progress on stderr; auto is a bar on a terminal, else plain lines."
         ),
     ] = "auto"
     quiet: Annotated[

@@ -24,7 +24,7 @@ class Processes:
         _running(
             "--gpus",
             metavar="all|N|0,2",
-            help="One process on each of these GPUs.",
+            help="Start one process on each of these GPUs.",
             show_default="one process",
         ),
     ] = None
@@ -34,7 +34,7 @@ class Processes:
             "--workers",
             metavar="N",
             min=1,
-            help="N processes on the one --device.",
+            help="Start N processes on the same --device.",
             show_default="one process",
         ),
     ] = None

@@ -72,15 +72,15 @@ class Reading:
     """How a prompt file is read."""
 
     format: Annotated[
-        Format, _prompts("--format", help="Format of the file; auto goes by name and content.")
+        Format, _prompts("--format", help="Format of the files; auto recognises it.")
     ] = "auto"
     columns: Annotated[
         list[str] | None,
         _prompts(
             "--column",
             metavar="NAME",
-            help="Column or key that holds the prompt, A.B for B inside of A; may be repeated: "
-            "the first that a row has.",
+            help="Column or key of the prompt; A.B selects B inside A. If repeated, each row uses "
+            "the first one that it has.",
             show_default="found by its name",
         ),
     ] = None
@@ -89,21 +89,21 @@ class Reading:
         _prompts(
             "--delimiter",
             metavar="CHARACTER",
-            help="Between the cells of csv and tsv; \\t for TAB.",
+            help="Character between the cells of csv and tsv; \\t is TAB.",
             show_default="by the first line",
         ),
     ] = ""
     no_header: Annotated[
-        bool, _prompts("--no-header", help="The table has no header: its columns are 1, 2, 3 …")
+        bool,
+        _prompts("--no-header", help="The table has no header; its columns are named 1, 2, 3 …"),
     ] = False
     id_column: Annotated[
         str,
-        _prompts(
-            "--id-column", metavar="NAME", help="Column that holds the id.", show_default="id"
-        ),
+        _prompts("--id-column", metavar="NAME", help="Column of the id.", show_default="id"),
     ] = ""
     no_ids: Annotated[
-        bool, _prompts("--no-ids", help="Rows have no id; a column id is carried like others.")
+        bool,
+        _prompts("--no-ids", help="Give rows no id; a column named id is kept like any other."),
     ] = False
     skip_empty: Annotated[
         bool, _prompts("--skip-empty", help="Skip rows without a prompt instead of refusing them.")
@@ -113,7 +113,7 @@ class Reading:
         _prompts(
             "--ignore-columns",
             help="Do not use the columns seed, n, width, height, size, cfg_scale, negative_prompt "
-            "and filename; they are carried like others.",
+            "and filename; keep them like other columns.",
         ),
     ] = False
     template: Annotated[
@@ -121,7 +121,7 @@ class Reading:
         _prompts(
             "--template",
             metavar="TEXT",
-            help="Make prompts of columns, such as '{prompt}, {style}'.",
+            help="Build prompts from columns, such as '{prompt}, {style}'.",
             show_default="none",
         ),
     ] = ""

@@ -61,7 +61,7 @@ class Array:
         bool,
         _array(
             "--missing",
-            help="With --submit: submit the script in DIR again, only shards with missing images.",
+            help="With --submit: submit only the shards with missing images.",
         ),
     ] = False
     as_json: Annotated[
