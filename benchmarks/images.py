@@ -12,7 +12,7 @@ from sjdvp.models.generic import EMBEDDED
 
 
 def images(options):
-    """Print the cheapest settings first, then the fastest of both sides in turns."""
+    """Print the cheapest settings first, then the fastest of both sides, alternating."""
     print_head(
         f"Images per second, embedded model, without pixels, step {options.step}",
         "dtype", "", "batch", "window", "images/s", "tokens per step and slot",
@@ -38,7 +38,7 @@ def measure_all(dtype, options):
 
 
 def compare_fastest(their_batch, point, dtype, options):
-    """Measure the fastest setting of both sides in turns."""
+    """Measure the fastest setting of both sides, alternating."""
     seconds = in_turns(
         options.repeats,
         theirs=partial(generate_s, their_batch, dtype),
@@ -46,7 +46,8 @@ def compare_fastest(their_batch, point, dtype, options):
     )
     rate = {name: f"{1 / time:.2f} ± {time.iqr / time**2:.2f}" for name, time in seconds.items()}
     print(
-        f"\n{options.repeats} in turns: ours (batch {point[0]}, window {point[1]}) {rate['ours']}, "
+        f"\n{options.repeats} alternating runs: "
+        f"ours (batch {point[0]}, window {point[1]}) {rate['ours']}, "
         f"`generate` (batch {their_batch}) {rate['theirs']}, "
         f"ratio {seconds['theirs'] / seconds['ours']:.2f}\n",
         flush=True,

@@ -5,7 +5,7 @@ transformer, a step there and here does the following.
 
 - Inputs: the host asks whether this is the first step and whether guidance is on. New draft tokens
   are uniform, their distributions one-hot over the vocabulary. The window's distributions are
-  assembled from three parts, each by a mask of positions. Mask and position ids are built anew.
+  assembled from three parts, each by a mask of positions. Mask and position ids are built again.
 - A head over the whole vocabulary at every position, in float32 from there on; a copy; guidance.
 - Grammar, top-k and softmax over the whole vocabulary at every position; temperature 1, no top-p.
 - torch.multinomial at every position of the window, whose tail becomes the next draft tokens.

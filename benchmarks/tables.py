@@ -20,7 +20,7 @@ def steps(options):
     compiled = options.step == "compile"
     for *names, make in [*embedded_loops(options), *large_loops(options)]:
         loop = make()
-        reads = "–" if compiled else host_reads(loop.step)  # counting would compile it anew
+        reads = "–" if compiled else host_reads(loop.step)  # counting would compile it again
         forward, step = partial(milliseconds, loop.bare_forward), partial(milliseconds, loop.step)
         ms = in_turns(options.repeats, forward=forward, step=step)
         rest = in_turns(options.repeats, outside=partial(outside_ms, loop))["outside"]

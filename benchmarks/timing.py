@@ -40,7 +40,7 @@ def outside_ms(loop):
 
 
 def in_turns(repeats, **measures):
-    """Call the functions in turns, once to warm up; return the median and spread of each result."""
+    """Call the functions alternately, once to warm up; return the median and spread of each."""
     rounds = [{name: measure() for name, measure in measures.items()} for _ in range(repeats + 1)]
     return {name: summarize([each[name] for each in rounds[1:]]) for name in measures}
 

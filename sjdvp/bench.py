@@ -1,6 +1,6 @@
 """How fast a model decodes on this machine, over batch sizes and windows, beside its limits.
 
-A decode step and the bare forward pass of the same shapes are timed in turns, while images are
+A decode step and the bare forward pass of the same shapes are timed alternating, while images are
 being decoded: a slow moment of the machine affects both.
 """
 
@@ -169,8 +169,8 @@ def admit_all(engine: Engine) -> None:
 def _time(engine: Engine, n_steps: int) -> tuple[list[float], list[float], float]:
     """Return seconds of steps and of bare forward passes, and the tokens committed per step.
 
-    Steps and forward passes take turns. All slots start anew when an image is done. The first steps
-    at a KV length are not timed: they may compile or capture.
+    Steps and forward passes take turns. All slots start again when an image is done. The first
+    steps at a KV length are not timed: they may compile or capture.
     """
     length, device = engine.model.layout.length, engine.model.device
     forward_pass = bare_forward(engine)
@@ -198,7 +198,7 @@ def bare_forward(engine: Engine) -> Step:
     """Return the forward pass alone, in the form of the step: eager, compiled or captured."""
 
     def no_decode(state: State, logits_BWV: Tensor) -> State:
-        # A forward pass whose result nobody reads would be compiled away.
+        # A forward pass whose result is not used would be compiled away.
         return replace(state, bad_B=state.bad_B | logits_BWV[:, 0, 0].isnan())
 
     device = engine.model.device

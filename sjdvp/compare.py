@@ -124,7 +124,7 @@ def compare(
     listen: Listener,
     check_model: CheckModel = lambda config: None,
 ) -> RunSummary:
-    """Generate the missing images of all variants in turns; emits the same events as `generate`.
+    """Generate the missing images of alternating variants; emits the same events as `generate`.
 
     A turn is one batch of one variant, and the first variant of a round changes with every round,
     so that a slow moment of the machine affects all alike. Raises ConfigError and FolderError
@@ -199,7 +199,7 @@ def _announce(
     names = ", ".join(run.name for run in runs)
     listen(RunStarted(counts.requested, counts.skipped, str(request.out), names, lossless))
     if len({run.done for run in runs}) > 1:
-        uneven = "some decoders have more finished images: not all times were measured in turns"
+        uneven = "some decoders have more finished images: not all times were measured alternating"
         listen(Note("warning", uneven))
     return counts
 

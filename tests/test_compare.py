@@ -1,4 +1,4 @@
-"""Decoders in turns, with fake engines: the order of the images, and what is on disk after it."""
+"""Alternating decoders, with fake engines: the order of the images, and the files after it."""
 
 import json
 import subprocess
@@ -92,7 +92,7 @@ def test_a_variant_that_joins_later_is_told_apart(tmp_path):
     assert isinstance(heard[0], RunStarted)
     assert (heard[0].total, heard[0].done) == (8, 4)
     assert [e.message for e in heard if isinstance(e, Note)] == [
-        "some decoders have more finished images: not all times were measured in turns"
+        "some decoders have more finished images: not all times were measured alternating"
     ]
     assert len([e for e in heard if isinstance(e, ImageFinished)]) == 4
     assert isinstance(heard[-1], RunFinished)
@@ -193,7 +193,7 @@ def test_swept_runs_are_held_against_sjd_of_the_same_window(tmp_path):
     lines = {line.name: line for line in make_results(runs)}
     assert (
         lines["sjdvp,window=8"].speedups["sjd"]["nfe"].value == 1
-    )  # the stand-in's NFE hangs on the window alone
+    )  # the stand-in's NFE depends on the window alone
     assert lines["sjd,window=8"].speedups["sjd"]["nfe"] is None
     assert lines["sjdvp,window=8"].speedups["ar"]["nfe"] is None
 

@@ -1,7 +1,7 @@
 """From the saved tokens of GLM-Image to images, with the pipeline of diffusers.
 
     sjdvp generate --profile glm-image --prompts prompts.txt -o run --save-tokens
-    pip install "sjdvp[glm]"
+    pip install '.[glm]'
     python docs/examples/glm_image_pixels.py run images
 
 The pipeline loads the diffusion transformer, its VAE and the text encoder for the letters in an

@@ -20,7 +20,7 @@ from sjdvp.sampling import gumbel_sample, probability_of, residual, sample
 def independent(
     probs_BWV: Tensor, old_probs_BWV: Tensor, old_BW: Tensor, has_old_BW: Tensor, noise: Noise
 ) -> Tensor:
-    """Sample anew at every iteration (SJD, arXiv 2410.01699). See `sjdvp.interfaces.Drafter`."""
+    """Sample again at every iteration (SJD, arXiv 2410.01699). See `sjdvp.interfaces.Drafter`."""
     return sample(probs_BWV, noise.uniform_BW(Purpose.DRAFT))
 
 

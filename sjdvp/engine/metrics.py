@@ -13,9 +13,8 @@ def decoding_stats(layout: ImageLayout, window: int, accepted_S: Tensor) -> dict
     """Return how the tokens of one image were decoded, from which were accepted [S].
 
     Each iteration commits accepted tokens and one more, which ends it; only the last may lack it.
-    So the acceptance map holds every count: NFE, tokens committed by each iteration
-    (`accept_hist[k]`
-    counts those of k tokens), draft tokens tested. Forced tokens do not count as drafted.
+    So the acceptance map gives every count: NFE, draft tokens tested, and `accept_hist[k]`, the
+    number of iterations that committed k tokens. Forced tokens do not count as drafted.
     """
     is_forced = layout.forced_at(torch.arange(layout.length)).tolist()
     is_accepted = accepted_S.tolist()

@@ -1,4 +1,4 @@
-"""One forward pass over the windows of all slots. Above it nobody sees the two branches of CFG."""
+"""One forward pass over the windows of all slots; hides the two branches of CFG."""
 
 from collections.abc import Mapping
 

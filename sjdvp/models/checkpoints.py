@@ -235,7 +235,7 @@ def _open_file(path: Path) -> Checkpoint:
 
 
 def _open_safetensors(path: Path) -> Checkpoint:
-    """Open the file anew for each read: the pages of a file that stays mapped count as memory."""
+    """Open the file again for each read: the pages of a file that stays mapped count as memory."""
 
     def read(name: str) -> Tensor:
         with safe_open(path, framework="pt") as file:
@@ -249,7 +249,7 @@ def _open_safetensors(path: Path) -> Checkpoint:
 
 
 class _Pickle:
-    """A pickled file, mapped into memory, and mapped anew now and then: read pages count."""
+    """A pickled file, mapped into memory, and mapped again now and then: read pages count."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -60,7 +60,7 @@ class Transformer:
     def __init__(self, decoder: PreTrainedModel, rotary: nn.Module | None = None) -> None:
         """Take a decoder with its weights in place; `rotary` replaces its rotary embedding.
 
-        Without `rotary`, the decoder's own is made anew: its angles are no weights, so a decoder
+        Without `rotary`, the decoder's own is made again: its angles are no weights, so a decoder
         that was built on the meta device has none.
         """
         config: Any = decoder.config
@@ -128,7 +128,7 @@ class Transformer:
         whose layers are not fused has none.
         """
         cache.slots_RW, cache.n_read = slots_RW, mask_R1WC.shape[-1]
-        # Made once here: torch would turn a boolean mask into numbers in every layer anew.
+        # Made once here: torch would turn a boolean mask into numbers in every layer.
         bias_R1WC = torch.zeros_like(mask_R1WC, dtype=self.dtype).masked_fill_(
             ~mask_R1WC, -math.inf
         )

@@ -84,7 +84,7 @@ def in_ranges(row: int, ranges: Ranges) -> bool:
 def image_seed(run_seed: int, index: int, sample: int, reroll: int = 0) -> int:
     """Return the seed of image `sample` of prompt row `index`, in [0, 2^53).
 
-    `reroll` tells how often the image was asked for anew, with another seed each time.
+    `reroll` counts the requests for another seed.
 
     It is a hash of its arguments, so it does not depend on shards, batches or resuming.
     """

@@ -1,4 +1,4 @@
-"""Write the reviewed help texts anew; look at the difference before committing it.
+"""Write the help texts again; read the difference before committing it.
 
 Run: COLUMNS=100 python -m tests.cli.renew
 """

@@ -28,7 +28,7 @@ def image(index, status="ok", **more):
         if status == "ok"
         else {"type": "ImageError", "message": "the logits are not finite", "hint": "use fp32"}
     )
-    figures = {
+    metrics = {
         "nfe": 40,
         "drafted": 300,
         "accepted": 150,
@@ -41,7 +41,7 @@ def image(index, status="ok", **more):
             "status": status,
             "prompt": "a\x1b[31m cat",
             "error": error,
-            **figures,
+            **metrics,
             **more,
         }
     )
