@@ -1,7 +1,10 @@
 """`sjdvp generate` for each profile, with a tiny model folder in the official format."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +160,22 @@ def test_generate(
     file.unlink()
     assert run(["decode", str(out), "--device", "cpu"]) == 0
     assert file.read_bytes() == before  # from its tokens, by the VQ decoder alone
+
+
+@pytest.mark.process
+def test_libraries_say_nothing_on_stderr(tmp_path: Path) -> None:
+    make, prompt, settings, _ = CASES["lumina-mgpt-7b-768"]
+    line = ["generate", "--profile", "lumina-mgpt-7b-768", "--model", str(make(tmp_path / "model"))]
+    line += ["--prompt", prompt, "-o", str(tmp_path / "out"), "--device", "cpu", "--window", "4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sjdvp_cli", *line, *settings],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")},
+    )
+    assert done.returncode == 0, done.stderr
+    foreign = [text for text in done.stderr.splitlines() if not text.startswith("sjdvp: ")]
+    assert foreign == []
 
 
 def test_a_prompt_that_is_not_a_class_is_refused(
