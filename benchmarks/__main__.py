@@ -53,7 +53,7 @@ def main():
         "--dtypes", type=dtypes, default="float32,bfloat16", help="of the large model and of images"
     )
     add("--windows", type=numbers, default="16,32", help="of steps, published and latency")
-    add("--repeats", type=int, default=5, help="measurements of each figure after one to warm up")
+    add("--repeats", type=int, default=5, help="measurements of each number, after one to warm up")
     add("--batches", type=numbers, default="1,8,32,48", help="of images; empty: only generate")
     add("--image-windows", type=numbers, default="1,4,8,16", help="of images")
     add(
