@@ -29,7 +29,7 @@ from sjdvp.runs.folder import CheckModel, OpenRun, RunFolder, check_fits
 from sjdvp.runs.job_queue import Task
 from sjdvp.runs.jsonl import JsonRow
 from sjdvp.runs.prompts import PromptSet
-from sjdvp.runs.prompts.asked import check_asked
+from sjdvp.runs.prompts.asked import check_asked, check_one_engine
 from sjdvp.runs.run_json import Wanted
 from sjdvp.runs.sharding import RUN, Selection, image_seed, new_run_seed
 from sjdvp.runs.signals import raise_if_stopped, stoppable
@@ -172,6 +172,7 @@ def _seeded(request: ComparisonRequest) -> list[Variant]:
             "give --batch-size 1, or another number",
         )
     check_asked(request.prompts.prompts, request.variants[0].config)
+    check_one_engine(request.prompts.prompts, request.variants[0].config)
     fits = [
         check_fits(request.out / variant.name, variant.config, request.prompts)
         for variant in request.variants

@@ -27,6 +27,10 @@ LOSSLESS: dict[VerifierKind, bool] = {  # whether the output distribution is exa
     "lantern": False,
     "gsd": False,
 }
+# Backbones whose unconditional branch is a text, so that another text may take its place.
+NEGATIVE_PROMPT = frozenset({"emoji", "generic", "emu3", "emu3.5"})
+# Backbones whose rotary table belongs to one image size: a run has one size.
+ONE_SIZE = frozenset({"glm-image"})
 Initialization = Literal["uniform", "above", "left", "repeat"]
 ImageFormat = Literal["png", "jpg", "webp"]
 Quantization = Literal["int8", "int4", "nf4", "fp8"]
@@ -76,12 +80,19 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """From logits to probabilities: CFG, temperature, top-k, top-p, softmax (`sjdvp.sampling`)."""
+    """From logits to probabilities: CFG, temperature, top-k, top-p, min-p, softmax.
+
+    See `sjdvp.sampling`.
+    """
 
     cfg_scale: float = 1.0
     temperature: float = 1.0  # 0: greedy
     top_k: int = 0  # 0: off
     top_p: float = 1.0
+    min_p: float = 0.0  # least probability, as a fraction of the largest one; 0: off
+    # LlamaGen: decode steps with CFG are 0 to cfg_interval, later ones have none; -1: all have it.
+    cfg_interval: int = -1
+    negative_prompt: str | None = None  # text of the unconditional branch; None: the model's own
 
     def __post_init__(self) -> None:
         _require(self.cfg_scale >= 0, "sampling.cfg_scale", self.cfg_scale, "0 or more")
@@ -90,6 +101,9 @@ class SamplingConfig:
         _require(ok or self.temperature == 0, "sampling.temperature", self.temperature, allowed)
         _require(self.top_k >= 0, "sampling.top_k", self.top_k, "0 (off) or more")
         _require(0 < self.top_p <= 1, "sampling.top_p", self.top_p, "above 0 and at most 1")
+        _require(0 <= self.min_p <= 1, "sampling.min_p", self.min_p, "between 0 (off) and 1")
+        interval, allowed = self.cfg_interval, "-1 (off), or 0 or more"
+        _require(interval >= -1, "sampling.cfg_interval", interval, allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +242,18 @@ class RunConfig:
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     run: RunSettings = field(default_factory=RunSettings)
 
+    def __post_init__(self) -> None:
+        sampling, key = self.sampling, "sampling.negative_prompt"
+        if sampling.negative_prompt is None:
+            return
+        if self.model.backbone not in NEGATIVE_PROMPT:
+            can = ", ".join(sorted(NEGATIVE_PROMPT))
+            problem = f"{key}: {self.model.backbone} models take no negative prompt"
+            raise ConfigError(problem, f"leave it out; backbones that take one: {can}", key)
+        if sampling.cfg_scale == 1:
+            problem = f"{key} does nothing at sampling.cfg_scale 1"
+            raise ConfigError(problem, "give another --cfg-scale, or leave it out", key)
+
     def with_window(self, window: int) -> "RunConfig":
         """Return these settings with another window."""
         return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, window=window))
@@ -283,7 +309,7 @@ def setting_types(cls: Any = RunConfig, where: str = "") -> dict[str, Any]:
 
 
 def read_setting(key: str, text: str) -> Any:
-    """Return the value of `text` as the type of the setting `key`."""
+    """Return the value that `text` stands for, by the type of the setting `key`."""
     types_ = setting_types()
     if key not in types_:
         raise unknown_key(key, types_)

@@ -36,7 +36,7 @@ from sjdvp.runs.prompts import (
     read_prompts,
     stream_prompts,
 )
-from sjdvp.runs.prompts.asked import check_asked
+from sjdvp.runs.prompts.asked import SizeCheck, asked_size, check_asked
 from sjdvp.runs.redo import Kind as RedoKind
 from sjdvp.runs.run_json import PickWindow, Wanted, given_window
 from sjdvp.runs.sharding import Ranges, Selection, Shard, image_file, rank
@@ -81,7 +81,7 @@ class Request:
         if self.stdin is not None and self.shard.count > 1:
             raise ConfigError("shards cannot share a pipe", "write the prompts to a file first")
         if self.overwrite and self.reroll:
-            raise ConfigError("--overwrite keeps the seeds, --reroll makes new ones", "give one")
+            raise ConfigError("--overwrite keeps the seeds, --reroll draws new ones", "give one")
         if self.stdin is not None and (self.updates or self.image_seed is not None):
             raise ConfigError(
                 "--update-prompts and --image-seed need all prompts at once",
@@ -112,7 +112,7 @@ class Preview:
 
     requested: int | None  # images asked of this process; None: prompts come from a pipe
     done: int  # of those, finished by earlier runs
-    seed: int | None  # None: would be random
+    seed: int | None  # None: would be drawn
     format: str
     skipped_lines: int
     duplicates: int
@@ -183,6 +183,9 @@ def generate(
     listen = one_at_a_time(listen)
     with stoppable():
         prompts = _read(request)
+        check_sizes = SizeCheck(request.config, check_model)
+        if prompts is not None:
+            check_sizes(prompts.prompts)
         with RunFolder.open(
             request.out,
             request.config,
@@ -196,7 +199,7 @@ def generate(
             check_model=check_model,
             tell=lambda message: listen(Note("warning", message)),
         ) as folder:
-            run = _Run(request, folder, listen)
+            run = _Run(request, folder, listen, check_sizes)
             run.announce(prompts)
             return run.generate(prompts, open_generator)
 
@@ -231,10 +234,13 @@ def _require_rows(selection: Selection, count: int, source: str) -> None:
 class _Run:
     """One call of `generate`, holding its shard."""
 
-    def __init__(self, request: Request, folder: OpenRun, listen: Listener) -> None:
+    def __init__(
+        self, request: Request, folder: OpenRun, listen: Listener, check_sizes: SizeCheck
+    ) -> None:
         self.request = request
         self.folder = folder
         self.listen = listen
+        self.check_sizes = check_sizes
         self.plan = folder.plan(request.wanted, request.redo, retry_failed=request.retry_failed)
         self.counts = RunCounts()
         self._truncations = TruncationWarnings(listen)
@@ -306,7 +312,7 @@ class _Run:
     @contextlib.contextmanager
     def _queue(self, prompts: PromptSet | None) -> Iterator[TaskQueue]:
         if prompts is not None:
-            yield TaskQueue(from_list(prompts.prompts), self.plan.tasks)
+            yield TaskQueue(from_list(self._by_size(prompts)), self.plan.tasks)
             return
         request = self.request
         assert request.stdin is not None
@@ -314,6 +320,7 @@ class _Run:
 
             def tasks(prompt: Prompt) -> list[Task]:
                 check_asked([prompt], request.config)
+                self.check_sizes([prompt])
                 prompts_log.add([prompt])
                 self.count((prompt,))
                 return self.plan.tasks(prompt)
@@ -324,6 +331,11 @@ class _Run:
                 lambda level, message: self.listen(Note(level, message)),
             )
             yield TaskQueue(PipeReader(_selected(arriving, request.selection)), tasks)
+
+    def _by_size(self, prompts: PromptSet) -> list[Prompt]:
+        """Return the prompts, those of one image size together: each size is another engine."""
+        size = self.plan.size
+        return sorted(prompts.prompts, key=lambda prompt: asked_size(prompt, size) or (0, 0))
 
     def _generator_config(self) -> RunConfig:
         """Return the settings of the generator: a batch is not larger than a few images left.

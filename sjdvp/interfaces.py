@@ -9,7 +9,7 @@ Dimension key, the suffix of every tensor whose shape is known; one letter has o
     one image
 
 The window of slot b starts at image position n_B[b], the first that is not committed. Column w
-belongs to position n + w: its target distribution is target_probs_BWV[b, w], its draft token
+stands for position n + w: its target distribution is target_probs_BWV[b, w], its draft token
 draft_BW[b, w]. The last column is never tested: its distribution gives the bonus token.
 """
 
@@ -105,7 +105,7 @@ class Verdict:
 class Verifier(Protocol):
     """Decides how many draft tokens of a window are accepted. See `sjdvp.decode.verify`.
 
-    `sjdvp.config.LOSSLESS` says which verifiers are lossless; it needs no torch.
+    Which verifiers are lossless stands in `sjdvp.config.LOSSLESS`, which needs no torch.
     """
 
     def __call__(

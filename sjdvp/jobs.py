@@ -28,6 +28,10 @@ class Job:
     seed: int  # below 2^53
     prompt: str
     tokens: tuple[int, ...] | None = None  # its image tokens, when only its pixels are missing
+    # What the image's row asks for; None: what the settings of the run say.
+    cfg_scale: float | None = None
+    negative_prompt: str | None = None
+    size: tuple[int, int] | None = None  # width and height in pixels
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,18 @@ from torch import Tensor
 from sjdvp.config import SamplingConfig
 
 
-def apply_cfg(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
-    """Return the logits of classifier-free guidance, uncond + scale * (cond - uncond)."""
-    return uncond + scale * (cond - uncond)
+def apply_cfg(cond_BWV: Tensor, uncond_BWV: Tensor, scale_BW: Tensor) -> Tensor:
+    """Return the logits of classifier-free guidance, uncond + scale * (cond - uncond).
+
+    At scale 1 they are `cond`, bit for bit.
+    """
+    scale_BW1 = scale_BW[..., None]
+    guided_BWV = uncond_BWV + scale_BW1 * (cond_BWV - uncond_BWV)
+    return torch.where(scale_BW1 == 1, cond_BWV, guided_BWV)
 
 
 def to_probs(logits_BWV: Tensor, forced_BW: Tensor, sampling: SamplingConfig) -> Tensor:
-    """Return target distributions [B, W, V]: temperature, then top-k, then top-p, then softmax.
+    """Return target distributions [B, W, V]: temperature, top-k, top-p, min-p, then softmax.
 
     At a forced position (the end of an image row) the distribution is one-hot at token 0, which the
     model maps to the forced token. So a forced token is drafted, accepted and committed like any
@@ -50,6 +55,9 @@ def _warped(x: Tensor, sampling: SamplingConfig) -> Tensor:
         x = x.masked_fill(x < kth, -math.inf)
     if sampling.top_p < 1:
         x = x.masked_fill(_outside_nucleus(x, sampling.top_p), -math.inf)
+    if sampling.min_p > 0:
+        least = x.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        x = x.masked_fill(x < least, -math.inf)
     return x
 
 

@@ -17,7 +17,6 @@ _NO_STEPS = "autoregressive models have no denoising steps; --decoder and --wind
 ADVICE = {
     "--steps": _NO_STEPS,
     "--num-inference-steps": _NO_STEPS,
-    "--negative-prompt": "these models take no negative prompt; see --cfg-scale",
     "--lora": "adapters cannot be loaded; merge it into the weights and give the result as --model",
 }
 

@@ -85,7 +85,7 @@ _settings, _model, _sampling, _decoding, _running, _output = map(
     option, ("Settings", "Model", "Sampling", "Decoding", "Running", "Output")
 )
 
-# flag: its setting. Values stay text here and are read by the type of the setting.
+# flag: the setting it stands for. Values stay text here and are read by the type of the setting.
 _KEYS = {
     "model": "model.path",
     "dtype": "model.dtype",
@@ -93,6 +93,8 @@ _KEYS = {
     "temperature": "sampling.temperature",
     "top_k": "sampling.top_k",
     "top_p": "sampling.top_p",
+    "min_p": "sampling.min_p",
+    "negative_prompt": "sampling.negative_prompt",
     "decoder": "decoder.preset",
     "window": "decoder.window",
     "seed": "run.seed",
@@ -230,6 +232,25 @@ class EngineSettings(ModelSettings):
             metavar="NUMBER",
             help="Sample from the fewest tokens with this total probability; 1 turns it off.",
             show_default=PROFILE,
+        ),
+    ] = None
+    min_p: Annotated[
+        str | None,
+        _sampling(
+            "--min-p",
+            metavar="NUMBER",
+            help="Sample from tokens at least this fraction as probable as the most probable one; "
+            "0 turns it off.",
+            show_default=PROFILE,
+        ),
+    ] = None
+    negative_prompt: Annotated[
+        str | None,
+        _sampling(
+            "--negative-prompt",
+            metavar="TEXT",
+            help="Text that guidance leads away from, for models that take one.",
+            show_default="the model's own",
         ),
     ] = None
     device: Annotated[str | None, DEVICE] = None

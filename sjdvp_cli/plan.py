@@ -48,7 +48,8 @@ def show_plan(request: "Request", *, as_json: bool) -> int:
         if config.model.width
         else "default of the model",
         "sampling": f"CFG scale {sampling.cfg_scale}, temperature {sampling.temperature}, "
-        f"top-k {sampling.top_k}, top-p {sampling.top_p}",
+        f"top-k {sampling.top_k}, top-p {sampling.top_p}, min-p {sampling.min_p}",
+        "negative prompt": sampling.negative_prompt,
         "decoder": f"{resolved_name(decoder.preset)}, window {decoder.window}, "
         f"{lossless_label(decoder.lossless, config.model.quantize)}",
         "seed": "random" if seen.seed is None else seen.seed,

@@ -10,6 +10,7 @@ from sjdvp.errors import ConfigError
 from sjdvp.profiles import resolve
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_SINCE_0_2 = ("min_p", "cfg_interval", "negative_prompt")  # images of 0.1 do not carry them
 _OUT = "again"
 
 
@@ -38,7 +39,9 @@ def command_of(row: Mapping[str, Any]) -> str:
 def _settings(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the settings of the image by dotted key."""
     params = row["params"]
-    yield from ((f"sampling.{f.name}", params[f.name]) for f in dataclasses.fields(SamplingConfig))
+    for f in dataclasses.fields(SamplingConfig):
+        value = params.get(f.name, f.default) if f.name in _SINCE_0_2 else params[f.name]
+        yield f"sampling.{f.name}", value
     decoder = {f.name: params[f.name] for f in dataclasses.fields(DecoderConfig)}
     yield from _flat("decoder.", decoder)
     yield from _flat("model.", row.get("model_settings") or {})

@@ -30,6 +30,8 @@ def slow_probs(logits: list[float], s: SamplingConfig) -> torch.Tensor:
         if before < s.top_p:
             kept[token] = logit
         before += math.exp(logit) / total
+    most = max(kept.values())
+    kept = {code: v for code, v in kept.items() if math.exp(v - most) >= s.min_p}
     total = sum(math.exp(v) for v in kept.values())
     return torch.tensor(
         [math.exp(kept[token]) / total if token in kept else 0.0 for token in range(len(logits))]
@@ -41,11 +43,12 @@ def slow_probs(logits: list[float], s: SamplingConfig) -> torch.Tensor:
     temperature=st.sampled_from([0.5, 1.0, 1.7]),
     top_k=st.integers(0, 14),
     top_p=st.sampled_from([0.31, 0.62, 0.93, 1.0]),
+    min_p=st.sampled_from([0.0, 0.013, 0.27, 1.0]),
 )
 @settings(max_examples=200, deadline=None)
-def test_distributions_agree_with_the_obvious_version(logits, temperature, top_k, top_p):
+def test_distributions_agree_with_the_obvious_version(logits, temperature, top_k, top_p, min_p):
     logits = [x / 10 for x in logits]
-    sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p)
+    sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert torch.allclose(probs_of(logits, sampling), slow_probs(logits, sampling), atol=2e-6)
 
 
@@ -59,7 +62,9 @@ def test_greedy_is_one_hot_and_forced_positions_are_one_hot_at_code_0():
 
 
 def test_guidance():
-    assert apply_cfg(torch.tensor(3.0), torch.tensor(1.0), 2.5) == 6.0
+    cond, uncond = torch.full((2, 1, 3), 3.1), torch.full((2, 1, 3), 1.1)
+    guided = apply_cfg(cond, uncond, torch.tensor([[2.5], [1.0]]))
+    assert guided[0].allclose(torch.tensor(6.1)) and torch.equal(guided[1], cond[1])
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(0, 2**23 - 1))

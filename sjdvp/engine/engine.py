@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ from sjdvp.interfaces import EncodedPrompt
 from sjdvp.jobs import ImageResult, Job, JobQueue, token_digest
 from sjdvp.models.base import ImageModel
 
+if TYPE_CHECKING:
+    import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
@@ -48,15 +51,25 @@ class Engine:
     Implements `sjdvp.jobs.ImageGenerator`.
     """
 
-    def __init__(self, model: ImageModel, config: RunConfig, batch_size: int) -> None:
+    def __init__(
+        self, model: ImageModel, config: RunConfig, batch_size: int, *, guided: bool | None = None
+    ) -> None:
+        """Allocate all slots. For `guided` see `ModelRunner`."""
         self.model, self.config, self.batch_size = model, config, batch_size
         device = model.device
         self.decoder = make_decoder(
             config.decoder, config.sampling, model.layout, model.codebook, cached_neighbours
         )
         mode = pick_mode(config, device)
-        parts, scale = layer_parts(mode, device), config.sampling.cfg_scale
-        self.runner = ModelRunner(model, batch_size, self.decoder.window, scale, parts)
+        self.runner = ModelRunner(
+            model,
+            batch_size,
+            self.decoder.window,
+            config.sampling.cfg_scale,
+            layer_parts(mode, device),
+            cfg_interval=config.sampling.cfg_interval,
+            guided=guided,
+        )
         probs_dtype = torch.promote_types(model.dtype, torch.float32)
         # torch.compile distinguishes tensors made in inference mode, as all later states are.
         with torch.inference_mode():
@@ -112,7 +125,7 @@ class Engine:
             prompt = self._prompt(job, sequence)
         except ImageError as error:
             return _failed(sequence, error)
-        logits_1V = self.runner.prefill(slot, prompt)
+        logits_1V = self.runner.prefill(slot, prompt, job.cfg_scale)
         admit(self.decoder, self.state, [slot], logits_1V, rng.keys([job.seed], self.model.device))
         synchronize(self.model.device)
         sequence.prefilled = perf_counter()
@@ -120,8 +133,10 @@ class Engine:
         return None
 
     def _prompt(self, job: Job, sequence: ImageSequence) -> EncodedPrompt:
+        run = self.config.sampling.negative_prompt
+        negative = run if job.negative_prompt is None else job.negative_prompt
         try:
-            prompt = self.model.prompt(job.prompt)
+            prompt = self.model.prompt(job.prompt, negative)
         except PromptError as error:  # a class that does not exist, for example
             raise ImageError(str(error), error.hint) from error
         sequence.prompt_tokens = prompt.n_tokens
@@ -188,6 +203,7 @@ class Engine:
             try:
                 with self._pixel_stream:
                     image_HWC = self._decode_pixels(tokens)
+                _check_size(sequence.job, image_HWC)
             except ImageError as failure:
                 error = failure
         done, device = perf_counter(), self.model.device
@@ -217,6 +233,13 @@ class Engine:
 def _failed(sequence: ImageSequence, error: ImageError) -> _Finished:
     """Return a sequence that failed: without tokens and statistics."""
     return _Finished(sequence, torch.zeros(0, dtype=torch.int64), {}, error)
+
+
+def _check_size(job: Job, image_HWC: "np.ndarray[Any, Any]") -> None:
+    """Raise ImageError for an image of another size than its row asks for."""
+    height, width = image_HWC.shape[:2]
+    if job.size not in (None, (width, height)):
+        raise ImageError(f"the row asks for {job.size}, this model generates {width}x{height}")
 
 
 def _side_stream(device: torch.device) -> AbstractContextManager[object]:

@@ -16,6 +16,7 @@ from sjdvp.engine.devices import (
     use_few_threads,
 )
 from sjdvp.engine.engine import Engine
+from sjdvp.engine.groups import EngineKind, Groups
 from sjdvp.engine.memory import MemoryPlan, free_bytes, memory_plan, usable
 from sjdvp.engine.oom import ElasticBatch, must_fit
 from sjdvp.engine.pixels import PixelDecoder
@@ -26,14 +27,20 @@ from sjdvp.weights import pin, without_hub
 
 
 @contextmanager
-def open_engine(config: RunConfig) -> Iterator[ElasticBatch]:
-    """Load the model of a configuration and build an engine around it."""
+def open_engine(config: RunConfig) -> Iterator[Groups]:
+    """Load the model of a configuration and build engines around it, as its jobs need them."""
     model = load_model(config)
-    batch_size = pick_batch_size(config, model)
-    generator = ElasticBatch(lambda batch_size: Engine(model, config, batch_size), batch_size)
-    dtype = dtype_name(model.dtype)
-    generator.description = f"{model.name} on {model.device}, {dtype}, batch {batch_size}"
-    yield generator
+
+    def make(kind: EngineKind) -> ElasticBatch:
+        sized = model.at_size(*kind.size) if kind.size and model.at_size else model
+        return ElasticBatch(
+            lambda batch_size: Engine(sized, config, batch_size, guided=kind.guided),
+            pick_batch_size(config, sized),
+        )
+
+    where = f"{model.name} on {model.device}, {dtype_name(model.dtype)}"
+    batch = f"batch {pick_batch_size(config, model)}"
+    yield Groups(make, config, description=f"{where}, {batch}")
 
 
 @contextmanager

@@ -40,11 +40,19 @@ class ModelRunner:
         window: int,
         cfg_scale: float,
         parts: LayerParts = EAGER_PARTS,
+        *,
+        cfg_interval: int = -1,
+        guided: bool | None = None,
     ) -> None:
-        """Allocate the cache; `parts` are those of a layer in a step, which may be compiled."""
+        """Allocate the cache; `parts` are those of a layer in a step, which may be compiled.
+
+        `guided` False: one branch, which is enough for CFG scale 1. None: by `cfg_scale`, the scale
+        of a prompt that comes without one. For `cfg_interval` see `SamplingConfig`.
+        """
         self.model, self.cfg_scale, self._parts = model, cfg_scale, parts
+        self._cfg_interval = cfg_interval
         self.batch_size, self.window = batch_size, window
-        self.n_branches = 1 if cfg_scale == 1 else 2
+        self.n_branches = 1 + (cfg_scale != 1 if guided is None else guided)
         n_sequences = batch_size * self.n_branches
         self._width = max(window, -(-_MIN_PRODUCT_ROWS // n_sequences))
         kv_length = aligned(model.max_prompt + model.layout.length + self._width)
@@ -55,9 +63,15 @@ class ModelRunner:
         self._start_R = torch.zeros(n_sequences, dtype=torch.int64, device=device)
         self._visible_RC = torch.ones(n_sequences, kv_length, dtype=torch.bool, device=device)
         self._slot_C = torch.arange(kv_length, device=device)
+        logits_dtype = torch.promote_types(model.dtype, torch.float32)
+        self._scale_B = torch.full((batch_size,), cfg_scale, dtype=logits_dtype, device=device)
 
-    def prefill(self, slot: int, prompt: EncodedPrompt) -> Tensor:
-        """Fill the cache of a batch slot with a prompt; return the logits of position 0 [1, V]."""
+    def prefill(self, slot: int, prompt: EncodedPrompt, cfg_scale: float | None = None) -> Tensor:
+        """Fill the cache of a batch slot with a prompt; return the logits of position 0 [1, V].
+
+        `cfg_scale` is that of the slot from here on; None: the one of all prompts.
+        """
+        self._scale_B[slot] = self.cfg_scale if cfg_scale is None else cfg_scale
         branches = (prompt.cond, prompt.uncond)[: self.n_branches]
         sequences = [slot + branch * self.batch_size for branch in range(self.n_branches)]
         lengths = [len(branch.visible_P) for branch in branches]
@@ -73,7 +87,8 @@ class ModelRunner:
         self._visible_RC[sequences] = True
         self._visible_RC[sequences, :n_prompt] = visible_RP
         last_RD = torch.stack([h_RPD[branch, length - 1] for branch, length in enumerate(lengths)])
-        return self._merge_branches(self.model.logits(last_RD))
+        logits_R1V = self.model.logits(last_RD)[:, None]
+        return self._merge_branches(logits_R1V, self._scale_B[slot].view(1, 1))[:, 0]
 
     def kv_bucket(self, n_committed: Mapping[int, int]) -> int:
         """Return the KV length bucket for the next step, given each slot's committed positions."""
@@ -95,13 +110,17 @@ class ModelRunner:
         mask_R1WC = _mask(slots_RW, self._slot_C[:kv_length], self._visible_RC[:, :kv_length])
         x_RWD = x_BWD.repeat(self.n_branches, 1, 1)
         h_RWD = self.model.hidden(x_RWD, slots_RW, mask_R1WC, self._cache, self._parts)
-        return self._merge_branches(self.model.logits(h_RWD))[:, : self.window]
+        scale_BW = self._scale_B[:, None].expand_as(pos_BW)
+        if self._cfg_interval >= 0:
+            scale_BW = torch.where(pos_BW <= self._cfg_interval, scale_BW, 1.0)
+        return self._merge_branches(self.model.logits(h_RWD), scale_BW)[:, : self.window]
 
-    def _merge_branches(self, logits_R: Tensor) -> Tensor:
+    def _merge_branches(self, logits_RWV: Tensor, scale_BW: Tensor) -> Tensor:
         if self.n_branches == 1:
-            return logits_R
-        cond, uncond = logits_R.to(torch.promote_types(logits_R.dtype, torch.float32)).chunk(2)
-        return apply_cfg(cond, uncond, self.cfg_scale)
+            return logits_RWV
+        dtype = torch.promote_types(logits_RWV.dtype, torch.float32)
+        cond_BWV, uncond_BWV = logits_RWV.to(dtype).chunk(2)
+        return apply_cfg(cond_BWV, uncond_BWV, scale_BW)
 
 
 def _buckets(kv_length: int, device: torch.device, dtype: torch.dtype) -> tuple[int, ...]:

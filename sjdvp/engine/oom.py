@@ -33,7 +33,6 @@ class ElasticBatch:
     def __init__(self, make: Callable[[int], ImageGenerator], batch_size: int) -> None:
         self._make = make
         self._batch_size = batch_size
-        self.description = ""  # for people: model, device, dtype and batch size
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
         """See `sjdvp.jobs.ImageGenerator`. Images in flight at the time start again."""

@@ -31,13 +31,24 @@ class VqDecoder(Protocol):
         """
 
 
+class Prompter(Protocol):
+    """Makes both branches of a prompt: template, tokenizer, special tokens and embeddings."""
+
+    def __call__(self, text: str, negative: str | None = None) -> EncodedPrompt:
+        """Encode a prompt; `negative` is the text of the unconditional branch.
+
+        None stands for the model's own branch. Other texts are for the models of
+        `sjdvp.config.NEGATIVE_PROMPT`. Raises PromptError for a text that cannot be a prompt.
+        """
+
+
 @dataclass(frozen=True)
 class ImageModel:
     """An autoregressive image model.
 
-    `prompt` makes both branches of a prompt from a text: template, tokenizer, special tokens and
-    embeddings. `row_end_D` is the embedding of the forced token at the end of an image row, for
-    layouts that have one.
+    `row_end_D` is the embedding of the forced token at the end of an image row, for layouts that
+    have one. `at_size` returns the same model for images of another width and height in pixels; it
+    shares the weights, and raises ConfigError for a size that the model does not have.
     """
 
     name: str
@@ -45,13 +56,14 @@ class ImageModel:
     layout: ImageLayout
     max_prompt: int  # cache slots that one branch of a prompt may take
     transformer: Transformer
-    prompt: Callable[[str], EncodedPrompt]
+    prompt: Prompter
     token_embeds_VD: Tensor
     row_end_D: Tensor | None
     head: Callable[[Tensor], Tensor]
     vq_decoder: VqDecoder
     truncate_pixels: bool  # the official code truncates pixel values to integers; else it rounds
     n_prompt_bytes: int = 0  # of a text encoder
+    at_size: "Callable[[int, int], ImageModel] | None" = None  # None: it has one size
 
     @property
     def n_weights(self) -> int:

@@ -1,11 +1,12 @@
 """Emu3-Gen, in its original format and in that of transformers.
 
 The prompt ends with the size in tokens and an image token. Image rows follow, each ended by an
-end-of-line token. The unconditional branch is a negative prompt. Sources: baaivision/Emu3,
-image_generation.py and mllm/processing_emu3.py.
+end-of-line token. The unconditional branch is a negative prompt, the authors' or another. Sources:
+baaivision/Emu3, image_generation.py and mllm/processing_emu3.py.
 """
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -155,8 +156,7 @@ class Emu3VqDecoder(nn.Module):
 
 def open_emu3(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Emu3-Gen."""
-    width, height = _size(config)
-    rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
+    first_size = _size(config)
     weights = locate(config.path, config.revision)
     tokenizer = open_emu3_tokenizer(find_file(weights, FILES, config.tokenizer, "model.tokenizer"))
     tokens = emu3_image_ids(tokenizer)
@@ -167,23 +167,38 @@ def open_emu3(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) ->
     bos, begin, image, end_of_line = special_ids(
         tokenizer, list(_RELEASED_IDS), released, len(text_embeds)
     )
-    size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
-    negative = [bos, *encode(tokenizer, NEGATIVE), *size]
-    return ImageModel(
-        name=weights.name,
-        revision=weights.revision,
-        layout=ImageLayout(rows, columns, len(tokens), row_end=True),
-        max_prompt=max(MAX_PROMPT, len(negative)),
-        transformer=Transformer(network.decoder),
-        prompt=TokenPrompter(
-            tokenizer, text_embeds, "{prompt}" + POSITIVE, [bos], size, lambda ids: negative
-        ),
-        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
-        row_end_D=text_embeds[end_of_line],
-        head=packed(network.head),
-        vq_decoder=_open_vq_decoder(weights.path, stored, config.vq_decoder, device_map.device),
-        truncate_pixels=True,
-    )
+    transformer, head = Transformer(network.decoder), packed(network.head)
+    vq_decoder = _open_vq_decoder(weights.path, stored, config.vq_decoder, device_map.device)
+
+    def at_size(width: int, height: int) -> ImageModel:
+        _size(replace(config, width=width, height=height))
+        rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
+        size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
+        negative = [bos, *encode(tokenizer, NEGATIVE), *size]
+        return ImageModel(
+            name=weights.name,
+            revision=weights.revision,
+            layout=ImageLayout(rows, columns, len(tokens), row_end=True),
+            max_prompt=max(MAX_PROMPT, len(negative)),
+            transformer=transformer,
+            prompt=TokenPrompter(
+                tokenizer,
+                text_embeds,
+                "{prompt}" + POSITIVE,
+                [bos],
+                size,
+                lambda ids: negative,
+                negative="{prompt}",
+            ),
+            token_embeds_VD=text_embeds[tokens.start : tokens.stop],
+            row_end_D=text_embeds[end_of_line],
+            head=head,
+            vq_decoder=vq_decoder,
+            truncate_pixels=True,
+            at_size=at_size,
+        )
+
+    return at_size(*first_size)
 
 
 def _size(config: ModelConfig) -> Size:

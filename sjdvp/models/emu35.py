@@ -1,10 +1,12 @@
 """Emu3.5-Image: a Qwen3 decoder with 131,072 image tokens, and an IBQ decoder for pixels.
 
 The prompt ends with the size in tokens and an image token. Image rows follow; each but the last
-ends with an end-of-line token. The unconditional branch is a prompt without text. Source:
+ends with an end-of-line token. The unconditional branch is a prompt without text (a setting
+of the authors' code, `unc_prompt`), or with a negative one. Source:
 baaivision/Emu3.5, configs/example_config_t2i.py and src/utils/logits_processor.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -33,7 +35,7 @@ GRIDS = ((55, 73), (41, 97), (47, 85), (52, 78), (64, 64), (73, 55), (85, 47), (
 TEMPLATE = (
     "<|extra_203|>You are a helpful assistant for t2i task. USER: {prompt} ASSISTANT: <|extra_100|>"
 )
-UNCONDITIONAL = "<|extra_203|>You are a helpful assistant. USER:  ASSISTANT: <|extra_100|>"
+UNCONDITIONAL = "<|extra_203|>You are a helpful assistant. USER: {prompt} ASSISTANT: <|extra_100|>"
 MAX_PROMPT = 512  # tokens of a branch; prompts for this model are long
 # begin of image, image token, end of line; ids of the released models
 _SPECIAL = {"<|image start|>": 151852, "<|image token|>": 151851, "<|extra_200|>": 151846}
@@ -51,8 +53,7 @@ class Emu35Network(nn.Module):
 
 def open_emu35(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open Emu3.5-Image."""
-    width, height = _size(config)
-    rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
+    first_size = _size(config)
     weights = locate(config.path, config.revision)
     tokenizer = open_emu3_tokenizer(find_file(weights, FILES, config.tokenizer, "model.tokenizer"))
     pixels = locate(config.vq_decoder, setting="model.vq_decoder").path
@@ -61,23 +62,39 @@ def open_emu35(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -
     text_embeds = network.decoder.embed_tokens.weight.detach()
     released = _SPECIAL if len(text_embeds) == _RELEASED_VOCABULARY else {}
     begin, image, end_of_line = special_ids(tokenizer, list(_SPECIAL), released, len(text_embeds))
-    size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
-    uncond = [*encode(tokenizer, UNCONDITIONAL), *size]
-    return ImageModel(
-        name=weights.name,
-        revision=weights.revision,
-        layout=ImageLayout(rows, columns, len(tokens), row_end=True),
-        max_prompt=MAX_PROMPT,
-        transformer=Transformer(network.decoder),
-        prompt=TokenPrompter(
-            tokenizer, text_embeds, TEMPLATE, [], size, lambda ids: uncond, MAX_PROMPT
-        ),
-        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
-        row_end_D=text_embeds[end_of_line],
-        head=packed(network.head),
-        vq_decoder=TamingDecoder.load(open_checkpoint(pixels), TAMING, device_map.device),
-        truncate_pixels=True,
-    )
+    transformer, head = Transformer(network.decoder), packed(network.head)
+    vq_decoder = TamingDecoder.load(open_checkpoint(pixels), TAMING, device_map.device)
+
+    def at_size(width: int, height: int) -> ImageModel:
+        _size(replace(config, width=width, height=height))
+        rows, columns = height // PIXELS_PER_TOKEN, width // PIXELS_PER_TOKEN
+        size = [begin, *encode(tokenizer, f"{rows}*{columns}"), image]
+        uncond = [*encode(tokenizer, UNCONDITIONAL.replace("{prompt}", "")), *size]
+        return ImageModel(
+            name=weights.name,
+            revision=weights.revision,
+            layout=ImageLayout(rows, columns, len(tokens), row_end=True),
+            max_prompt=MAX_PROMPT,
+            transformer=transformer,
+            prompt=TokenPrompter(
+                tokenizer,
+                text_embeds,
+                TEMPLATE,
+                [],
+                size,
+                lambda ids: uncond,
+                MAX_PROMPT,
+                UNCONDITIONAL,
+            ),
+            token_embeds_VD=text_embeds[tokens.start : tokens.stop],
+            row_end_D=text_embeds[end_of_line],
+            head=head,
+            vq_decoder=vq_decoder,
+            truncate_pixels=True,
+            at_size=at_size,
+        )
+
+    return at_size(*first_size)
 
 
 def _size(config: ModelConfig) -> Size:

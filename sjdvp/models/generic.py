@@ -8,7 +8,7 @@ The embedded model is stored so, too. A folder holds
     sjdvp.json                       layout, ids, prompt limit, VQ decoder (format "sjdvp.model/1")
 
 Image token k has the vocabulary id `first_image_id` + k. A prompt is [bos] text [boi]; the
-unconditional branch is [bos] [boi], with its own positions.
+unconditional branch is [bos] [boi], with its own positions; a negative prompt stands between them.
 """
 
 import json
@@ -110,6 +110,7 @@ def load(
             boi,
             lambda _: bos + boi,
             about["max_prompt_tokens"],
+            negative="{prompt}",
         ),
         token_embeds_VD=text_embeds[first:last],
         row_end_D=None,

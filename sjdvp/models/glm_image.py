@@ -27,7 +27,7 @@ from transformers.models.glm_image.modeling_glm_image import (
 )
 
 from sjdvp.config import ModelConfig
-from sjdvp.errors import ConfigError, ImageError, WeightsError
+from sjdvp.errors import ConfigError, ImageError, PromptError, WeightsError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout, PromptBranch
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import StoredWeight, load_strict, open_checkpoint, read_json
@@ -65,8 +65,13 @@ class PaddedPrompter:
     text_embeds: Tensor
     end: list[int]
 
-    def __call__(self, text: str) -> EncodedPrompt:
-        """Encode a prompt; one that is too long loses the end of its text."""
+    def __call__(self, text: str, negative: str | None = None) -> EncodedPrompt:
+        """Encode a prompt; one that is too long loses the end of its text.
+
+        Raises PromptError for a negative prompt.
+        """
+        if negative is not None:
+            raise PromptError("GLM-Image takes no negative prompt")
         ids, truncated = shorten(encode(self.tokenizer, text.strip()), MAX_PROMPT - len(self.end))
         return self.of_ids([*ids, *self.end], truncated=truncated)
 

@@ -89,7 +89,7 @@ def _load(path: Path, n_text: int, device_map: DeviceMap, dtype: torch.dtype) ->
     with torch.device("meta"):
         network = LiquidNetwork(config, config.vocab_size - n_text)
     stored = open_checkpoint(path)
-    # Gemma scales the embeddings of token ids; the transformer here is given embeddings.
+    # Gemma scales token embeddings when it looks ids up; the transformer here is given embeddings.
     scale = torch.tensor(config.hidden_size**0.5).to(dtype)
 
     def source(name: str) -> StoredWeight:

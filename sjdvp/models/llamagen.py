@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaModel
 from sjdvp.config import ModelConfig
 from sjdvp.errors import ConfigError, PromptError, WeightsError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout, PromptBranch
-from sjdvp.models.base import ImageModel
+from sjdvp.models.base import ImageModel, Prompter
 from sjdvp.models.checkpoints import Checkpoint, StoredWeight, load_strict, open_checkpoint, renamed
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.image_size import requested, require
@@ -42,8 +42,9 @@ class ClassPrompter:
 
     table: Tensor
 
-    def __call__(self, text: str) -> EncodedPrompt:
+    def __call__(self, text: str, negative: str | None = None) -> EncodedPrompt:
         """Build both branches. Raises PromptError when the text is not a class number."""
+        _refuse(negative)
         n_classes = len(self.table) - 1
         if not re.fullmatch(r"\s*[0-9]+\s*", text) or int(text) >= n_classes:
             raise PromptError(
@@ -82,8 +83,9 @@ class CaptionPrompter:
     encode: Callable[[str], tuple[Tensor, bool]]
     mlp: CaptionMlp
 
-    def __call__(self, text: str) -> EncodedPrompt:
-        """Build both branches."""
+    def __call__(self, text: str, negative: str | None = None) -> EncodedPrompt:
+        """Build both branches. Raises PromptError for a negative prompt."""
+        _refuse(negative)
         features, truncated = self.encode(text)
         return self.of_features(features, truncated=truncated)
 
@@ -109,6 +111,11 @@ def _rotary(head_size: int, side: int, n_condition: int, base: float = 10000.0) 
     angles = torch.cat([rows, columns, rows, columns], -1)
     before_image = (0, 0, n_condition, 0)
     return TableRotary(pad(angles.cos(), before_image), pad(angles.sin(), before_image))
+
+
+def _refuse(negative: str | None) -> None:
+    if negative is not None:
+        raise PromptError("LlamaGen takes no negative prompt: its unconditional branch is learned")
 
 
 class LlamaGenNetwork(nn.Module):
@@ -147,7 +154,7 @@ def open_llamagen_t2i(config: ModelConfig, device_map: DeviceMap, dtype: torch.d
 
 def _open(
     config: ModelConfig, kind: str, device_map: DeviceMap, dtype: torch.dtype
-) -> tuple[LlamaGenNetwork, Callable[[int, Callable[[str], EncodedPrompt]], ImageModel]]:
+) -> tuple[LlamaGenNetwork, Callable[[int, Prompter], ImageModel]]:
     """Load the weights; return them, and a function from prompt slots and prompter to the model."""
     weights = locate(config.path, config.revision)
     path = _pick_file(weights.path, kind)
@@ -156,7 +163,7 @@ def _open(
     vq_file = find_file(weights, [f"vq_ds16_{kind}.pt"], config.vq_decoder, "model.vq_decoder")
     vq_decoder = TamingDecoder.load(open_checkpoint(vq_file), LLAMAGEN, device_map.device)
 
-    def make(n_condition: int, prompter: Callable[[str], EncodedPrompt]) -> ImageModel:
+    def make(n_condition: int, prompter: Prompter) -> ImageModel:
         rotary = _rotary(network.decoder.config.head_dim or 0, side, n_condition)
         return ImageModel(
             name=weights.name if weights.path.is_file() else f"{weights.name}/{path.name}",

@@ -7,7 +7,7 @@ lumina_mgpt/inference_solver.py and data/item_processor.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,6 +35,7 @@ from sjdvp.models.vq.taming import TAMING
 from sjdvp.weights import find_file, locate
 
 UNIT = 32  # pixels
+TEMPLATE = "Generate an image of {size} according to the following prompt:\n{prompt}"
 SEPARATOR, BEGIN, NEWLINE = "<reserved08706>", "<racm3:break>", "<reserved08799>"
 
 
@@ -101,7 +102,7 @@ def open_lumina_2(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype
 def _open(
     version: LuminaVersion, config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype
 ) -> ImageModel:
-    width, height = _size(config, version)
+    first_size = _size(config, version)
     weights = locate(config.path, config.revision)
     names = ("tokenizer.json", "text_tokenizer.json", "tokenizer/text_tokenizer.json")
     tokenizer_file = find_file(weights, names, config.tokenizer, "model.tokenizer")
@@ -109,36 +110,42 @@ def _open(
     vq_file = find_file(weights, version.vq_files, config.vq_decoder, "model.vq_decoder")
     network = load_chameleon(weights.path, version.tokens(tokenizer), device_map, dtype)
     text_embeds = network.text_embeds
-    size_names = [f"<reserved{8800 + side // UNIT:05d}>" for side in (height, width)]
-    special = [version.begin_of_text(tokenizer_file), SEPARATOR, BEGIN, NEWLINE, *size_names]
-    bos, separator, begin, newline, *size = special_ids(
-        tokenizer, special, version.expected, len(text_embeds)
-    )
-    template = (
-        f"Generate an image of {width}x{height} according to the following prompt:\n{{prompt}}"
-    )
-    image = [begin, *size]
     tokens = version.tokens(tokenizer)
-    return ImageModel(
-        name=weights.name,
-        revision=weights.revision,
-        layout=ImageLayout(
-            height // version.pixels_per_token,
-            width // version.pixels_per_token,
-            len(tokens),
-            row_end=True,
-        ),
-        max_prompt=MAX_PROMPT,
-        transformer=Transformer(network.decoder),
-        prompt=TokenPrompter(
-            tokenizer, text_embeds, template, [bos], [separator, *image], lambda ids: image
-        ),
-        token_embeds_VD=text_embeds[tokens.start : tokens.stop],
-        row_end_D=text_embeds[newline],
-        head=packed(network.head),
-        vq_decoder=version.open_vq(vq_file, device_map.device),
-        truncate_pixels=version.truncate_pixels,
-    )
+    transformer, head = Transformer(network.decoder), packed(network.head)
+    vq_decoder = version.open_vq(vq_file, device_map.device)
+
+    def at_size(width: int, height: int) -> ImageModel:
+        _size(replace(config, width=width, height=height), version)
+        size_names = [f"<reserved{8800 + side // UNIT:05d}>" for side in (height, width)]
+        special = [version.begin_of_text(tokenizer_file), SEPARATOR, BEGIN, NEWLINE, *size_names]
+        bos, separator, begin, newline, *size = special_ids(
+            tokenizer, special, version.expected, len(text_embeds)
+        )
+        image = [begin, *size]
+        unit = version.pixels_per_token
+        return ImageModel(
+            name=weights.name,
+            revision=weights.revision,
+            layout=ImageLayout(height // unit, width // unit, len(tokens), row_end=True),
+            max_prompt=MAX_PROMPT,
+            transformer=transformer,
+            prompt=TokenPrompter(
+                tokenizer,
+                text_embeds,
+                TEMPLATE.replace("{size}", f"{width}x{height}"),
+                [bos],
+                [separator, *image],
+                lambda ids: image,
+            ),
+            token_embeds_VD=text_embeds[tokens.start : tokens.stop],
+            row_end_D=text_embeds[newline],
+            head=head,
+            vq_decoder=vq_decoder,
+            truncate_pixels=version.truncate_pixels,
+            at_size=at_size,
+        )
+
+    return at_size(*first_size)
 
 
 def _size(config: ModelConfig, version: LuminaVersion) -> Size:

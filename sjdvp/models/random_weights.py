@@ -180,7 +180,7 @@ def open_random_model(
         layout=layout,
         max_prompt=shape.max_prompt,
         transformer=Transformer(decoder),
-        prompt=lambda text: EncodedPrompt(branch, branch, n_prompt, truncated=False),
+        prompt=lambda text, negative=None: EncodedPrompt(branch, branch, n_prompt, truncated=False),
         token_embeds_VD=embeds_VD,
         row_end_D=embeds_VD[0] if shape.row_end else None,
         head=packed(head),

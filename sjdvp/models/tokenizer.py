@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from sjdvp.errors import WeightsError
+from sjdvp.errors import PromptError, WeightsError
 from sjdvp.interfaces import EncodedPrompt, PromptBranch
 
 MAX_PROMPT = 320  # tokens of a branch; every sequence has this many cache slots, used or not
@@ -98,7 +98,8 @@ def _image_ids(tokenizer: Tokenizer, pattern: re.Pattern[str], expected_first: i
 class TokenPrompter:
     """Builds both branches of a prompt: start ids, the text in its template, end ids.
 
-    `text_embeds` are the text embeddings. Each branch has its own positions, from 0.
+    `text_embeds` are the text embeddings. Each branch has its own positions, from 0. `negative` is
+    the template of an unconditional branch with a text, for models that have one.
     """
 
     tokenizer: Tokenizer
@@ -108,21 +109,33 @@ class TokenPrompter:
     end: list[int]
     uncond: Callable[[list[int]], list[int]]  # from the ids of the conditional branch
     limit: int = MAX_PROMPT  # tokens of a branch
+    negative: str | None = None
 
-    def __call__(self, text: str) -> EncodedPrompt:
+    def __call__(self, text: str, negative: str | None = None) -> EncodedPrompt:
         """Encode a prompt; one that is too long loses the end of its text, never the template."""
-        after = self.template.split("{prompt}")[1]
-        limit = self.limit - len(self.start) - len(self.end)
-        ids = encode(self.tokenizer, self.template.replace("{prompt}", text.strip()))
-        n_after = len(encode(self.tokenizer, after)) if after else 0
-        ids, truncated = shorten(ids, limit, tail=n_after)
-        return self.of_ids([*self.start, *ids, *self.end], truncated=truncated)
+        ids, truncated = self._encode(self.template, text)
+        if negative is None:
+            return self.of_ids(ids, truncated=truncated)
+        if self.negative is None:
+            raise PromptError("this model takes no negative prompt")
+        uncond, too_long = self._encode(self.negative, negative)
+        branches = self._branch(ids), self._branch(uncond)
+        return EncodedPrompt(*branches, len(ids), truncated=truncated or too_long)
 
     def of_ids(self, ids: list[int], *, truncated: bool = False) -> EncodedPrompt:
         """Build a prompt from the ids of its conditional branch."""
         return EncodedPrompt(
             self._branch(ids), self._branch(self.uncond(ids)), len(ids), truncated=truncated
         )
+
+    def _encode(self, template: str, text: str) -> tuple[list[int], bool]:
+        """Return the ids of a branch, and whether its text was cut."""
+        after = template.split("{prompt}")[1]
+        limit = self.limit - len(self.start) - len(self.end)
+        ids = encode(self.tokenizer, template.replace("{prompt}", text.strip()))
+        n_after = len(encode(self.tokenizer, after)) if after else 0
+        ids, truncated = shorten(ids, limit, tail=n_after)
+        return [*self.start, *ids, *self.end], truncated
 
     def _branch(self, ids: list[int]) -> PromptBranch:
         ids_P = torch.tensor(ids, device=self.text_embeds.device)

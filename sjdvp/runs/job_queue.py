@@ -8,13 +8,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sjdvp.errors import SjdvpError
 from sjdvp.jobs import REPORT_S, Job
 from sjdvp.runs.jsonl import JsonRow
 from sjdvp.runs.log import ImageKey, LogEntry
+from sjdvp.runs.prompts.asked import asked_size
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.redo import Redo
 from sjdvp.runs.run_json import Wanted
@@ -60,6 +61,7 @@ class Plan:
     redo: Redo | None = None
     retry_failed: bool = True
     without_pixels: Mapping[ImageKey, WithoutPixels] = field(default_factory=dict)
+    size: tuple[int | None, int | None] = (None, None)  # of images whose rows ask for none
 
     def count(self, prompts: Iterable[Prompt]) -> Counter[ImageState]:
         """Count the images of `prompts` by state; `failed` are those that are not tried again."""
@@ -92,13 +94,25 @@ class Plan:
         due = self._is_due(key)
         if due and self.redo and self.redo.kind == "reroll":
             reroll += 1
-        seed = self.seeds.of(prompt, sample, reroll)
         attempt = entry.attempt + 1 if entry else 1
+        job = self._job(prompt, sample, reroll)
         found = self.without_pixels.get(key)
         if found and entry and entry.is_of(prompt, self.seeds) and not due:
-            job = Job(prompt.index, sample, seed, prompt.text, found.tokens.decode())
-            return Task(prompt, job, attempt, reroll, found.row)
-        return Task(prompt, Job(prompt.index, sample, seed, prompt.text), attempt, reroll)
+            return Task(
+                prompt, replace(job, tokens=found.tokens.decode()), attempt, reroll, found.row
+            )
+        return Task(prompt, job, attempt, reroll)
+
+    def _job(self, prompt: Prompt, sample: int, reroll: int) -> Job:
+        return Job(
+            prompt.index,
+            sample,
+            self.seeds.of(prompt, sample, reroll),
+            prompt.text,
+            cfg_scale=prompt.asked.get("cfg_scale"),
+            negative_prompt=prompt.asked.get("negative_prompt"),
+            size=asked_size(prompt, self.size),
+        )
 
     def _is_due(self, key: ImageKey) -> bool:
         return self.redo is not None and self.redo.is_due(key)

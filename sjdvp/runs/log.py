@@ -19,7 +19,7 @@ from typing import Any
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
-from sjdvp.jobs import ImageResult
+from sjdvp.jobs import ImageResult, Job
 from sjdvp.runs.jsonl import JsonRow, absent_or, inner, numbered_rows, optional, text, whole, word
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import IMAGES, Seeds, Shard, log_paths
@@ -35,6 +35,7 @@ KEYS = tuple(
         "status",
         "prompt",
         "prompt_sha256",
+        "asked",
         "prompt_tokens",
         "truncated",
         "file",
@@ -99,6 +100,7 @@ class LogEntry:
     reroll: int  # how often a new seed was asked for
     seed: int | None
     prompt_sha256: str | None
+    asked: dict[str, Any] | None  # what its row asked for that shapes pixels; None: not known
     started_at: str
     file: str | None  # relative to the run folder, with "/"
     bytes: int | None
@@ -112,9 +114,10 @@ class LogEntry:
         return self.attempt, self.started_at
 
     def is_of(self, prompt: Prompt, seeds: Seeds) -> bool:
-        """Return whether the image was generated from the present text and seed of the prompt."""
+        """Return whether the image was generated from the present row of the prompt, and seed."""
         seed = seeds.of(prompt, self.key[1], self.reroll)
-        return self.prompt_sha256 in (None, prompt.digest) and self.seed in (None, seed)
+        same_text = self.prompt_sha256 in (None, prompt.digest) and self.seed in (None, seed)
+        return same_text and self.asked in (None, pixel_wishes(prompt))
 
     @classmethod
     def of(cls, row: JsonRow, where: str) -> "LogEntry":
@@ -128,6 +131,7 @@ class LogEntry:
                 reroll=absent_or(whole, row, "reroll") or 0,
                 seed=absent_or(whole, row, "seed"),
                 prompt_sha256=absent_or(text, row, "prompt_sha256"),
+                asked=absent_or(inner, row, "asked"),
                 started_at=text(row, "started_at"),
                 file=optional(_image_name, row, "file"),
                 bytes=optional(whole, row, "bytes"),
@@ -178,6 +182,8 @@ class RowMaker:
             "status": "failed" if image.image_HWC is None else "ok",
             "prompt": prompt.text,
             "prompt_sha256": prompt.digest,
+            "asked": pixel_wishes(prompt),
+            "params": self._params(image.job),
             "width": width,
             "height": height,
             "seed": image.job.seed,
@@ -188,6 +194,15 @@ class RowMaker:
         }
         return {key: _finite(value) for key, value in row.items()}
 
+    def _params(self, job: Job) -> JsonRow:
+        """Return the settings of sampling and decoder that an image was generated with."""
+        own = {"cfg_scale": job.cfg_scale, "negative_prompt": job.negative_prompt}
+        return (
+            dataclasses.asdict(self.config.sampling)
+            | {key: value for key, value in own.items() if value is not None}
+            | dataclasses.asdict(self.config.decoder)
+        )
+
     def _process(self) -> JsonRow:
         config = self.config
         return {
@@ -195,13 +210,17 @@ class RowMaker:
             "profile": config.profile,
             "decoder": config.decoder.preset,
             "lossless": config.decoder.lossless,
-            "params": dataclasses.asdict(config.sampling) | dataclasses.asdict(config.decoder),
             "rank": self.rank,
             "shard": str(self.shard),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "sjdvp": __version__,
         }
+
+
+def pixel_wishes(prompt: Prompt) -> dict[str, Any]:
+    """Return what a row asks for that shapes the pixels of its images."""
+    return {key: value for key, value in prompt.asked.items() if key not in ("n", "filename")}
 
 
 def read_log(root: Path) -> dict[ImageKey, LogEntry]:

@@ -1,7 +1,7 @@
 """prompts.jsonl: the prompts of a run folder. Rows may be appended, never changed."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +14,7 @@ from sjdvp.runs.jsonl import (
     absent_or,
     encode_row,
     inner,
+    number,
     numbered_rows,
     optional,
     text,
@@ -24,6 +25,11 @@ from sjdvp.runs.sharding import PROMPTS, Ranges, in_ranges
 from sjdvp.text import printable
 
 _KEYS = ("index", "id", "prompt", "digest", "extra", "asked")
+_ASKED: dict[str, Callable[[object, str], object]] = {
+    **dict.fromkeys(("n", "seed", "width", "height"), whole),
+    **dict.fromkeys(("negative_prompt", "filename"), text),
+    "cfg_scale": number,
+}
 
 
 class PromptsLog:
@@ -115,8 +121,9 @@ def _check(row: JsonRow, index: int) -> None:
     text(row, "digest")
     optional(text, row, "id")
     inner(row, "extra")
-    for key in ("n", "seed"):
-        absent_or(whole, inner(row, "asked") if "asked" in row else {}, key)
+    asked = inner(row, "asked") if "asked" in row else {}
+    for key, kind in _ASKED.items():
+        absent_or(kind, asked, key)
     if whole(row, "index") != index:
         raise ValueError(f"index must be {index}, found {row['index']}")
     unknown = [key for key in row if key not in _KEYS]

@@ -93,6 +93,12 @@ class RunInfo:
     plain: Mapping[str, Any]  # all of it, as stored
 
     @property
+    def size(self) -> tuple[int | None, int | None]:
+        """Width and height in pixels; None: the model's own."""
+        model = self.pixel_settings["model"]
+        return model.get("width"), model.get("height")
+
+    @property
     def seeds(self) -> Seeds:
         """The seeds of the images."""
         return Seeds(self.seed, self.image_seed)
@@ -164,7 +170,7 @@ def first_run(
     wanted: Wanted,
     image_seed: int | None,
 ) -> dict[str, Any]:
-    """Return what run.json of a new folder says; chooses a seed when `config` leaves it open."""
+    """Return what run.json of a new folder says; draws a seed when `config` leaves it open."""
     return {
         "schema": SCHEMA,
         "fingerprint": config.fingerprint(),

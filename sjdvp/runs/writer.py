@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, get_args
@@ -18,7 +18,7 @@ from PIL import Image, PngImagePlugin
 
 from sjdvp.config import ImageFormat, ModelConfig
 from sjdvp.errors import FolderError
-from sjdvp.jobs import ImageResult
+from sjdvp.jobs import ImageResult, Job
 from sjdvp.runs.atomic import storage_errors, write_atomic
 from sjdvp.runs.job_queue import Task
 from sjdvp.runs.jsonl import Appender, JsonRow, load_json
@@ -88,7 +88,7 @@ class ImageWriter:
             copies = prompt.copies(self.images_per_prompt)
             run = self.rows.config.run
             file = image_file(prompt.index, image.job.sample, copies, run.image_format)
-            texts = self._texts(row, file)
+            texts = self._texts(row, file, image.job)
             data = encode_image(image.image_HWC, texts, run.image_format, run.image_quality)
             write_atomic(self.root / file, data, owner=self.rows.shard.label)
             row |= {
@@ -102,13 +102,18 @@ class ImageWriter:
             self._remove_other_formats(self.root / row["file"])
         return row
 
-    def _texts(self, row: JsonRow, file: str) -> dict[str, str]:
+    def _texts(self, row: JsonRow, file: str, job: Job) -> dict[str, str]:
         """Return the texts to store in the image file."""
-        texts = metadata(row, self.rows.config.model) if self.with_metadata else {}
+        texts = metadata(row, self._model(job)) if self.with_metadata else {}
         if fits(texts, self.rows.config.run.image_format):
             return texts
         self.tell(f"{file} is without its settings: JPEG holds 64 kB; they are in its log row")
         return {}
+
+    def _model(self, job: Job) -> ModelConfig:
+        """Return the settings of the model that an image was generated with."""
+        model = self.rows.config.model
+        return replace(model, width=job.size[0], height=job.size[1]) if job.size else model
 
     def _remove_other_formats(self, file: Path) -> None:
         """Remove an earlier image of the same number in another format."""
@@ -276,9 +281,12 @@ def _parameters(settings: Mapping[str, Any]) -> str:
         "Temperature": params["temperature"],
         "Top-k": params["top_k"],
         "Top-p": params["top_p"],
+        "Min-p": params["min_p"],
         "Version": f"sjdvp {settings['sjdvp']}",
     }
-    return settings["prompt"] + "\n" + ", ".join(f"{key}: {value}" for key, value in fields.items())
+    negative = params["negative_prompt"]
+    prompt = settings["prompt"] + ("" if negative is None else f"\nNegative prompt: {negative}")
+    return prompt + "\n" + ", ".join(f"{key}: {value}" for key, value in fields.items())
 
 
 def _changed(model: ModelConfig) -> dict[str, Any]:

@@ -73,7 +73,6 @@ def test_version(sjdvp):
         (["generate", "--promts", "x"], "no such option: --promts", "--prompt or --prompts or"),
         (["generate", "--prom", "x"], "no such option: --prom", "did you mean"),  # no abbreviations
         (["generate", "--steps", "50"], "there is no --steps", "no denoising steps"),
-        (["generate", "--negative_prompt", "x"], "there is no --negative-prompt", "--cfg-scale"),
         (["generate", "--lora", "x"], "there is no --lora", "merge it into the weights"),
         (["generate", "--prompts", "x"], "missing option '--out' / '-o'", "sjdvp generate --help"),
         (

@@ -15,7 +15,7 @@ from sjdvp.decode.state import State
 from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.decode.verify import nearest
 from sjdvp.interfaces import ImageLayout
-from sjdvp.sampling import to_probs
+from sjdvp.sampling import apply_cfg, to_probs
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,32 @@ class TableModel:
         return images, probability
 
 
+class GuidedModel(TableModel):
+    """Two tables with CFG between them; image b of a batch has scale b modulo their number.
+
+    With an interval, only the positions up to it + 1 are guided.
+    """
+
+    def __init__(
+        self, cond: TableModel, uncond: TableModel, scales: tuple[float, ...], interval: int
+    ) -> None:
+        self.cond, self.uncond = cond, uncond
+        self.scales, self.interval = scales, interval
+        self.vocab_size, self.forced, self.stride = cond.vocab_size, cond.forced, cond.stride
+
+    def logits(self, sequences: Tensor, length: Tensor) -> Tensor:
+        """Logits after the first `length` tokens of each sequence [B, S]."""
+        scale_B = torch.tensor(self.scales)[torch.arange(len(sequences)) % len(self.scales)]
+        if self.interval >= 0:
+            scale_B = torch.where(length - 1 <= self.interval, scale_B, 1.0)
+        cond_BV, uncond_BV = (table.logits(sequences, length) for table in (self.cond, self.uncond))
+        return apply_cfg(cond_BV[:, None], uncond_BV[:, None], scale_B[:, None])[:, 0]
+
+    def of_scale(self, number: int) -> "GuidedModel":
+        """The model whose images all have one of the scales."""
+        return GuidedModel(self.cond, self.uncond, (self.scales[number],), self.interval)
+
+
 @dataclass
 class MarkovModel(TableModel):
     """Logits that depend on the last token and the one above it: images may be longer."""
@@ -166,16 +192,21 @@ def run(
 
 
 def p_value(model: TableModel, decoder: Decoder, n: int, seed: int, step=decode_step) -> float:
-    """Chi-square p-value of n images, sampled at once with one row each, against the model's exact
+    """Chi-square p-value of n images, drawn at once with one row each, against the model's exact
     joint distribution.
     """
     images, _ = run(model, decoder, list(range(seed * n, (seed + 1) * n)), n, step=step)
-    every, probability = model.joint(decoder.sampling)
+    return p_of(model, images, model.joint(decoder.sampling))
+
+
+def p_of(model: TableModel, images: Tensor, joint: tuple[Tensor, Tensor]) -> float:
+    """Chi-square p-value of images [n, S] against the exact distribution `joint`."""
+    n, (every, probability) = len(images), joint
     place = model.vocab_size ** torch.arange(images.shape[1])
     counts = torch.bincount((images * place).sum(-1), minlength=model.vocab_size ** images.shape[1])
     expected = torch.zeros(len(counts), dtype=torch.float64)
     expected[(every * place).sum(-1)] = probability * n
-    assert counts[expected == 0].sum() == 0, "sampled an image of probability zero"
+    assert counts[expected == 0].sum() == 0, "drew an image of probability zero"
     rare = expected < 5  # pooled, so that the chi-square approximation holds
     seen = torch.cat([counts[~rare], counts[rare].sum()[None]])
     wanted = torch.cat([expected[~rare], expected[rare].sum()[None]])

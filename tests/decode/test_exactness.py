@@ -11,14 +11,23 @@ import torch
 
 from sjdvp.config import LOSSLESS, PredictionConfig, SamplingConfig
 from sjdvp.decode.step import decode_step
-from tests.decode.helpers import COMBINATIONS, SMALL, TableModel, decoder, p_value, run
+from tests.decode.helpers import (
+    COMBINATIONS,
+    SMALL,
+    GuidedModel,
+    TableModel,
+    decoder,
+    p_of,
+    p_value,
+    run,
+)
 
 ALARM = 1e-4
 NUMBERED = list(enumerate(COMBINATIONS))
 
 
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
-def test_every_lossless_combination_samples_the_models_probs(number, parts):
+def test_every_lossless_combination_draws_the_models_probs(number, parts):
     window = (2, 3, 5)[number % 3]
     assert p_value(SMALL, decoder(*parts, window=window), n=4_000, seed=number) > ALARM
 
@@ -27,7 +36,7 @@ def test_every_lossless_combination_samples_the_models_probs(number, parts):
 @pytest.mark.parametrize("window", [2, 3, 5])
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
 @pytest.mark.parametrize("parts", COMBINATIONS)
-def test_every_lossless_combination_samples_the_models_probs_100_000_times(parts, verifier, window):
+def test_every_lossless_combination_draws_the_models_probs_100_000_times(parts, verifier, window):
     assert (
         p_value(SMALL, decoder(*parts, window=window, verifier=verifier), n=100_000, seed=window)
         > ALARM
@@ -36,9 +45,14 @@ def test_every_lossless_combination_samples_the_models_probs_100_000_times(parts
 
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
 @pytest.mark.parametrize(
-    "sampling", [SamplingConfig(temperature=1.3, top_k=2), SamplingConfig(top_p=0.8)]
+    "sampling",
+    [
+        SamplingConfig(temperature=1.3, top_k=2),
+        SamplingConfig(top_p=0.8),
+        SamplingConfig(min_p=0.3),
+    ],
 )
-def test_warped_distributions_are_sampled_exactly(verifier, sampling):
+def test_warped_distributions_are_drawn_exactly(verifier, sampling):
     assert (
         p_value(
             SMALL, decoder("coupled", "above", "published", 3, verifier, sampling), n=20_000, seed=7
@@ -47,7 +61,23 @@ def test_warped_distributions_are_sampled_exactly(verifier, sampling):
     )
 
 
-def test_plain_sampling_follows_the_models_probs():
+SCALES = (0.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize("interval", [-1, 1])
+@pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
+def test_rows_of_a_batch_with_different_guidance_are_each_drawn_exactly(verifier, interval):
+    model = GuidedModel(SMALL, replace(SMALL, seed=8), SCALES, interval)
+    parts = decoder("coupled", "above", "published", 3, verifier)
+    images, _ = run(model, parts, list(range(30_000)), 30_000)
+    for number in range(len(SCALES)):
+        alone = model.of_scale(number)
+        assert p_of(alone, images[number :: len(SCALES)], alone.joint(parts.sampling)) > ALARM
+    # The test can fail: the images of one scale are not distributed as those of another.
+    assert p_of(SMALL, images[2::3], SMALL.joint(parts.sampling)) < ALARM
+
+
+def test_plain_sampling_draws_the_models_probs():
     assert (
         p_value(SMALL, decoder("gumbel", window=1, verifier="same-noise"), n=50_000, seed=3) > ALARM
     )
@@ -67,7 +97,7 @@ def store_the_plain_probs(decoder, state, logits):
 
 def keep_the_old_probs(decoder, state, logits):
     """The other slip: with a coupled drafter, a kept draft keeps the distribution it was first
-    sampled from.
+    drawn from.
     """
     new = decode_step(decoder, state, logits)
     moved = (new.n_B - state.n_B)[:, None] + torch.arange(decoder.window)

@@ -103,7 +103,7 @@ class Failing:
 def test_pixels_that_do_not_fit_cost_no_tokens(model, times, n_failed):
     prompts = []
 
-    def prompt(text):
+    def prompt(text, negative):
         prompts.append(text)
         return model.prompt(text)
 

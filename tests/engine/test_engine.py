@@ -44,15 +44,15 @@ def test_same_noise_is_ar_token_for_token(model64, drafter, prediction, batch_si
     assert sum(p.stats["nfe"] for p in fast) < sum(p.stats["nfe"] for p in plain)
 
 
-@pytest.mark.parametrize("cfg_scale", [1.0, 3.0])
-def test_windowed_forward_pass_equals_the_whole_sequence_at_once(model64, cfg_scale):
+@pytest.mark.parametrize(("scales", "interval"), [((1, 1), -1), ((3, 3), -1), ((3, 0.5), 4)])
+def test_windowed_forward_pass_equals_the_whole_sequence_at_once(model64, scales, interval):
     """Sequences of different lengths, with rejected drafts in the cache, against no cache."""
     model = model64
-    runner = ModelRunner(model, 2, 3, cfg_scale)
+    runner = ModelRunner(model, 2, 3, scales[0], cfg_interval=interval)
     prompts = [model.prompt("red dog on a blue cat"), model.prompt("cat")]
     tokens = torch.randint(24, (2, 20), generator=torch.Generator().manual_seed(3))
     for slot, prompt in enumerate(prompts):
-        runner.prefill(slot, prompt)
+        runner.prefill(slot, prompt, scales[slot])
     start = torch.tensor([[1], [5]])
     for first in (start - 1, start):  # the first pass writes drafts that the second overwrites
         pos = first + torch.arange(3)
@@ -66,7 +66,9 @@ def test_windowed_forward_pass_equals_the_whole_sequence_at_once(model64, cfg_sc
             cond, uncond = (
                 whole(model, branch.embeds_PD, upto) for branch in (prompt.cond, prompt.uncond)
             )
-            wanted = uncond + cfg_scale * (cond - uncond)
+            # LlamaGen: the step after token i has guidance while i <= cfg_interval.
+            scale = scales[slot] if interval < 0 or len(upto) - 1 <= interval else 1
+            wanted = uncond + scale * (cond - uncond)
             assert torch.allclose(logits[slot, w], wanted, atol=1e-9)
 
 
@@ -92,7 +94,7 @@ def test_a_sequence_that_breaks_fails_alone(model):
     healthy = generate(model, settings(), 3)
     original = model.prompt
 
-    def poisoned(text):
+    def poisoned(text, negative):
         made = original(text)
         return (
             replace(made, cond=replace(made.cond, embeds_PD=made.cond.embeds_PD * float("nan")))
@@ -137,7 +139,7 @@ def test_a_long_prompt_is_truncated_or_refused(model):
 
 
 def test_a_prompt_that_the_model_refuses_fails_alone(model):
-    def strict(text):
+    def strict(text, negative):
         if text == "cat":
             raise PromptError("no cats", "ask for a dog")
         return model.prompt(text)

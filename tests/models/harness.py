@@ -116,7 +116,7 @@ def sample(
     table = {str(index): prompt for index, prompt in enumerate(prompts)}
     chosen = from_table(DecoderConfig, {"preset": decoder, "window": window, **preset(decoder)})
     engine = Engine(
-        replace(model, prompt=table.__getitem__),
+        replace(model, prompt=lambda text, negative: table[text]),
         RunConfig(sampling=sampling, decoder=chosen),
         n_sequences,
     )

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sjdvp.config import ModelConfig, SamplingConfig
+from sjdvp.errors import ConfigError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
@@ -99,6 +100,22 @@ def test_prompt(tokenizer: Path) -> None:
     assert (long.n_tokens, long.truncated) == (model.max_prompt, True)
     n_after = len(POSITIVE) + len("[2*3]")
     assert torch.equal(long.cond.embeds_PD[-n_after:], prompt.cond.embeds_PD[-n_after:])
+
+
+def test_a_negative_prompt_of_ones_own_and_another_size(tokenizer: Path) -> None:
+    model = emu3("emu3_gen", tokenizer)
+    prompt = model.prompt("a cat", NEGATIVE)
+    assert torch.equal(prompt.uncond.embeds_PD, model.prompt("a cat").uncond.embeds_PD)
+    prompt = model.prompt("a cat", " blurry ")
+    assert len(prompt.uncond.visible_P) == 1 + len("blurry") + len("[2*3]")
+    assert model.prompt("a cat", "blurry " * 100).truncated
+    assert model.at_size is not None
+    other = model.at_size(40, 16)
+    assert (other.layout.rows, other.layout.columns) == (2, 5)
+    assert other.transformer is model.transformer
+    assert len(other.prompt("a cat", "b").uncond.visible_P) == 1 + 1 + len("[2*5]")
+    with pytest.raises(ConfigError, match="no images of 41x16 pixels"):
+        model.at_size(41, 16)
 
 
 @pytest.mark.parametrize("size", ["4x4", "3x5"])

@@ -103,6 +103,17 @@ def test_prompt() -> None:
     assert torch.equal(long.cond.embeds_PD[-n_after:], prompt.cond.embeds_PD[-n_after:])
 
 
+def test_a_negative_prompt_is_the_text_of_the_unconditional_branch() -> None:
+    model = emu35()
+    empty, own = model.prompt("a cat", ""), model.prompt("a cat")
+    assert torch.equal(empty.uncond.embeds_PD, own.uncond.embeds_PD)
+    said = model.prompt("a cat", "a dog").uncond
+    before = "<|extra_203|>You are a helpful assistant. USER: a dog ASSISTANT: <|extra_100|>"
+    ids = encode(model.prompt.tokenizer, before)
+    wanted = model.prompt.of_ids([*ids, *model.prompt.end]).cond
+    assert torch.equal(said.embeds_PD, wanted.embeds_PD)
+
+
 def test_same_noise_is_plain_sampling() -> None:
     model = emu35()
     prompts = [model.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]

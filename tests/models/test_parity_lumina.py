@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sjdvp.config import ModelConfig, SamplingConfig
+from sjdvp.errors import PromptError
 from sjdvp.interfaces import ImageLayout
 from sjdvp.models import open_model
 from sjdvp.models.base import ImageModel
@@ -170,6 +171,19 @@ def test_prompt(tokenizer: Path) -> None:
     assert long.truncated
     assert long.n_tokens == model.max_prompt
     assert torch.equal(long.cond.embeds_PD[-3:], begin.cond.embeds_PD)
+    with pytest.raises(PromptError, match="takes no negative prompt"):
+        model.prompt("cat", "dog")
+
+
+def test_another_size_is_the_model_opened_at_that_size(tokenizer: Path) -> None:
+    one, other = lumina("lumina1_lm", "2x3", tokenizer), lumina("lumina1_lm", "3x2", tokenizer)
+    assert one.at_size is not None
+    resized = one.at_size(64, 96)
+    assert resized.layout == other.layout
+    wanted, found = other.prompt("cat"), resized.prompt("cat")
+    assert torch.equal(found.cond.embeds_PD, wanted.cond.embeds_PD)
+    assert torch.equal(found.uncond.embeds_PD, wanted.uncond.embeds_PD)
+    assert resized.transformer is one.transformer
 
 
 @pytest.mark.parametrize("size", ["4x4", "2x5", "6x2"])

@@ -1,6 +1,7 @@
 """Columns of a row are used, or refused by name, or carried with --ignore-columns."""
 
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -9,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sjdvp.config import ModelConfig, RunConfig, RunSettings, SamplingConfig
-from sjdvp.errors import FolderError, PromptError
+from sjdvp.errors import ConfigError, FolderError, Interrupted, PromptError
 from sjdvp.events import ignore
 from sjdvp.generate import Request, generate
+from sjdvp.jobs import Job
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.export import export_folder
 from sjdvp.runs.prompts import ReadOptions, read_prompts
-from sjdvp.runs.prompts.asked import check_asked, read_asked
+from sjdvp.runs.prompts.asked import check_one_engine, read_asked
+from sjdvp.runs.writer import read_metadata
 from tests.fake_generator import FakeGenerator
 
 CONFIG = RunConfig(run=RunSettings(seed=1))
@@ -77,29 +80,113 @@ def test_another_seed_in_a_row_is_a_changed_row(tmp_path):
         run(tmp_path, [{"prompt": "a", "seed": 2}])
 
 
+MIXED = [
+    {"prompt": "a", "size": "32x16", "seed": 1},
+    {"prompt": "a", "cfg_scale": 7.5, "seed": 2},
+    {"prompt": "a", "width": 32, "height": "16", "cfg_scale": "1", "seed": 3},
+    {"prompt": "a", "negative_prompt": "blurry", "cfg_scale": 2, "seed": 4},
+    {"prompt": "a", "height": 40, "seed": 5},
+]
+
+
+def test_jobs_have_what_rows_ask_for_those_of_a_size_together(tmp_path):
+    generator = FakeGenerator(batch=1)
+    request = Request(CONFIG, tmp_path / "out", prompts=write(tmp_path, MIXED))
+    generate(request, generator.open, ignore)
+    assert generator.generated == [
+        Job(1, 0, 2, "a", cfg_scale=7.5),
+        Job(3, 0, 4, "a", cfg_scale=2.0, negative_prompt="blurry"),
+        Job(0, 0, 1, "a", size=(32, 16)),
+        Job(2, 0, 3, "a", cfg_scale=1.0, size=(32, 16)),
+        Job(4, 0, 5, "a", size=(40, 40)),
+    ]
+
+
+def test_log_and_image_say_what_was_used(tmp_path):
+    run(tmp_path, MIXED)
+    found = rows(tmp_path)
+    used = [(found[i, 0]["params"]["cfg_scale"], found[i, 0]["asked"]) for i in range(5)]
+    assert [scale for scale, _ in used] == [1.0, 7.5, 1.0, 2.0, 1.0]
+    assert used[2][1] == {"width": 32, "height": 16, "cfg_scale": 1.0, "seed": 3}
+    assert found[3, 0]["params"]["negative_prompt"] == "blurry"
+    stored = [read_metadata(tmp_path / f"out/images/00000{i}.png") for i in range(5)]
+    assert stored[0]["sjdvp"]["model_settings"] == {"width": 32, "height": 16}
+    assert stored[3]["parameters"].startswith("a\nNegative prompt: blurry\nSteps: ")
+    assert "CFG scale: 7.5" in stored[1]["parameters"]
+
+
+def test_a_killed_run_with_these_columns_is_resumed(tmp_path):
+    class Dying(FakeGenerator):
+        def generate(self, source):
+            yield from itertools.islice(super().generate(source), 2)
+            raise KeyboardInterrupt
+
+    request = Request(CONFIG, tmp_path / "out", prompts=write(tmp_path, MIXED))
+    with pytest.raises(Interrupted):
+        generate(request, Dying(batch=1).open, ignore)
+    rest = FakeGenerator(batch=1)
+    generate(request, rest.open, ignore)
+    assert [job.index for job in rest.generated] == [0, 2, 4]
+    assert check_folder(tmp_path / "out").whole
+
+
+def test_updated_columns_are_generated_again(tmp_path):
+    run(tmp_path, MIXED)
+    changed = [*MIXED[:1], MIXED[1] | {"cfg_scale": 3}, *MIXED[2:]]
+    with pytest.raises(FolderError, match="row 1 of the prompts has changed"):
+        run(tmp_path, changed)
+    assert run(tmp_path, changed, updates=((1, 1),)).ok == 1
+    assert rows(tmp_path)[1, 0]["params"]["cfg_scale"] == 3
+    renamed = [*changed[:4], MIXED[4] | {"filename": "x.png"}]
+    assert run(tmp_path, renamed, updates=((4, 4),)).ok == 0
+
+
+def test_a_negative_prompt_that_the_model_cannot_use_is_refused_by_name(tmp_path):
+    records = [{"prompt": "x"}, {"prompt": "a", "negative_prompt": "blurry"}]
+    for config, reason in (
+        (RunConfig(model=ModelConfig("janus")), "janus models take no negative prompt"),
+        (CONFIG, "it does nothing at CFG scale 1"),
+    ):
+        request = Request(config, tmp_path / "out", prompts=write(tmp_path, records))
+        with pytest.raises(PromptError, match=f"row 1, column 'negative_prompt': {reason}"):
+            generate(request, FakeGenerator().open, ignore)
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
-    ("column", "value", "hint"),
-    [
-        ("negative_prompt", "blurry", "--ignore-columns"),
-        ("cfg_scale", 7.5, "--cfg-scale 7.5 sets it"),
-        ("width", 512, "--size 512x512 sets it"),
-        ("size", "512x256", "--size 512x256 sets it"),
-        ("height", "300", "--size 300x300 sets it"),
-    ],
+    "wish", [{"width": 99}, {"size": "99x99"}, {"height": 99, "width": ""}, {"size": 99}]
 )
-def test_what_the_run_cannot_give_is_refused_by_name(tmp_path, column, value, hint):
+def test_a_size_that_the_model_does_not_have_is_refused_by_name(tmp_path, wish):
+    asked = []
+
+    def check_model(config):
+        asked.append((config.model.width, config.model.height))
+        if config.model.width == 99:
+            raise ConfigError("no images of 99x99 pixels", key="model.width")
+
+    records = [{"prompt": "x", "size": 16}, {"prompt": "y", "size": 16}, {"prompt": "a", **wish}]
+    request = Request(CONFIG, tmp_path / "out", prompts=write(tmp_path, records))
     with pytest.raises(PromptError) as caught:
-        run(tmp_path, [{"prompt": "x"}, {"prompt": "a", column: value}])
-    named = "width" if column == "size" else column
-    assert f"row 1, column {named!r}" in str(caught.value)
-    assert hint in caught.value.hint
+        generate(request, FakeGenerator().open, ignore, check_model=check_model)
+    (column,) = (name for name, value in wish.items() if value)
+    assert str(caught.value) == f"row 2, column {column!r}: no images of 99x99 pixels"
+    assert asked == [(16, 16), (99, 99)]
     assert not (tmp_path / "out").exists()
 
 
-def test_what_the_run_has_anyway_is_no_mistake(tmp_path):
-    config = RunConfig(model=ModelConfig(width=512, height=256), sampling=SamplingConfig(3.0))
-    record = {"prompt": "a", "size": "512x256", "cfg_scale": "3", "negative_prompt": " ", "n": None}
-    check_asked(read_prompts(write(tmp_path, [record])).prompts, config)
+def test_one_engine_refuses_what_needs_another(tmp_path):
+    off, on = RunConfig(), RunConfig(sampling=SamplingConfig(2.0))
+    records = [{"prompt": "x", "cfg_scale": 1}, {"prompt": "a", "cfg_scale": 7.5}]
+    prompts = read_prompts(write(tmp_path, records)).prompts
+    check_one_engine(prompts, on)
+    with pytest.raises(PromptError, match="row 1, column 'cfg_scale'") as caught:
+        check_one_engine(prompts, off)
+    assert "--cfg-scale 7.5 sets it" in caught.value.hint
+    sized = read_prompts(write(tmp_path, [{"prompt": "a", "size": "512x256"}])).prompts
+    with pytest.raises(PromptError, match="row 0, column 'size'"):
+        check_one_engine(sized, on)
+    same = RunConfig(model=ModelConfig(width=512, height=256))
+    check_one_engine(sized, same)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +226,11 @@ def test_any_text_is_read_or_refused(columns):
 
 
 def test_a_pipe_is_checked_row_by_row(tmp_path):
-    lines = b'{"prompt": "a", "n": 2}\n{"prompt": "b", "cfg_scale": 9}\n'
+    lines = b'{"prompt": "a", "n": 2}\n{"prompt": "b", "negative_prompt": "c"}\n'
     request = Request(
         CONFIG, tmp_path / "out", stdin=io.BytesIO(lines), reading=ReadOptions(format="jsonl")
     )
-    with pytest.raises(PromptError, match="column 'cfg_scale'"):
+    with pytest.raises(PromptError, match="column 'negative_prompt'"):
         generate(request, FakeGenerator().open, ignore)
     assert names(tmp_path) == ["000000_00.png", "000000_01.png"]
 

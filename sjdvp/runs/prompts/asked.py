@@ -6,12 +6,15 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from sjdvp.config import RunConfig
-from sjdvp.errors import PromptError
+from sjdvp.config import NEGATIVE_PROMPT, ONE_SIZE, RunConfig
+from sjdvp.errors import ConfigError, PromptError
 from sjdvp.runs.prompts.model import Prompt, is_blank
 from sjdvp.text import printable, shortened
+
+Size = tuple[int, int]  # width and height in pixels
 
 IGNORE = "--ignore-columns carries such columns without using them"
 
@@ -35,29 +38,90 @@ def read_asked(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_asked(prompts: Iterable[Prompt], config: RunConfig) -> None:
-    """Raise PromptError for the first row that asks for what this run cannot give.
-
-    All images of a run have one size and one CFG scale, and no model takes a negative prompt.
-    """
-    model, cfg_scale = config.model, config.sampling.cfg_scale
+    """Raise PromptError for the first row that asks for what the model of this run cannot do."""
+    backbone, run_size = config.model.backbone, (config.model.width, config.model.height)
     for prompt in prompts:
-        asked = prompt.asked
-        if "negative_prompt" in asked:
-            raise _refused(prompt, "negative_prompt", "these models take no negative prompt", "")
-        if asked.get("cfg_scale", cfg_scale) != cfg_scale:
-            wish = f"{asked['cfg_scale']:g}"
-            one = f"it asks for {wish}, and this run has {cfg_scale:g} for all images"
-            raise _refused(prompt, "cfg_scale", one, f"--cfg-scale {wish} sets it for all rows; ")
-        width, height = asked.get("width"), asked.get("height")
-        if (width or model.width, height or model.height) != (model.width, model.height):
-            size = f"{width or model.width or height}x{height or model.height or width}"
-            given = f"{model.width}x{model.height}" if model.width else "the size of the model"
-            one = f"it asks for {size} pixels, and this run has {given} for all images"
-            column = "width" if width else "height"
-            raise _refused(prompt, column, one, f"--size {size} sets it for all rows; ")
+        size = asked_size(prompt, run_size)
+        if size is not None and backbone in ONE_SIZE:
+            one = f"it asks for {size[0]}x{size[1]} pixels, and {backbone} has one size in a run"
+            advice = f"--size {size[0]}x{size[1]} sets it; "
+            raise refused(prompt, size_column(prompt), one, advice)
+        if "negative_prompt" not in prompt.asked:
+            continue
+        if backbone not in NEGATIVE_PROMPT:
+            none = f"{backbone} models take no negative prompt"
+            raise refused(prompt, "negative_prompt", none)
+        if prompt.asked.get("cfg_scale", config.sampling.cfg_scale) == 1:
+            raise refused(
+                prompt,
+                "negative_prompt",
+                "it does nothing at CFG scale 1",
+                "give another --cfg-scale; ",
+            )
 
 
-def _refused(prompt: Prompt, column: str, reason: str, advice: str) -> PromptError:
+def check_one_engine(prompts: Iterable[Prompt], config: RunConfig) -> None:
+    """Raise PromptError for the first row that needs another engine than the run's.
+
+    That is one of another image size, or one with guidance in a run without.
+    """
+    cfg_scale = config.sampling.cfg_scale
+    for prompt in prompts:
+        size = asked_size(prompt, (config.model.width, config.model.height))
+        if size is not None:
+            wish = f"{size[0]}x{size[1]}"
+            one = f"it asks for {wish} pixels, and this command has one size for all images"
+            raise refused(prompt, size_column(prompt), one, f"--size {wish} sets it; ")
+        if cfg_scale == 1 and prompt.asked.get("cfg_scale", 1) != 1:
+            wish = f"{prompt.asked['cfg_scale']:g}"
+            off = f"it asks for {wish}, and guidance is off (CFG scale 1) for all images"
+            raise refused(prompt, "cfg_scale", off, f"--cfg-scale {wish} sets it; ")
+
+
+def asked_size(prompt: Prompt, run: tuple[int | None, int | None]) -> Size | None:
+    """Return the size that a row asks for; None where it asks for none, or for that of the run.
+
+    A side that the row leaves open is that of the run, else as long as the other.
+    """
+    asked = {side: int(prompt.asked[side]) for side in ("width", "height") if side in prompt.asked}
+    if not asked:
+        return None
+    other = next(iter(asked.values()))
+    size = asked.get("width") or run[0] or other, asked.get("height") or run[1] or other
+    return None if size == run else size
+
+
+class SizeCheck:
+    """Asks the model whether it has the image sizes that rows ask for, once for each size."""
+
+    def __init__(self, config: RunConfig, check_model: Callable[[RunConfig], None]) -> None:
+        self._config, self._check_model = config, check_model
+        self._known: set[Size] = set()
+
+    def __call__(self, prompts: Iterable[Prompt]) -> None:
+        """Raise PromptError for the first row whose size the model does not have."""
+        model = self._config.model
+        for prompt in prompts:
+            size = asked_size(prompt, (model.width, model.height))
+            if size is None or size in self._known:
+                continue
+            self._known.add(size)
+            sized = replace(model, width=size[0], height=size[1])
+            try:
+                self._check_model(replace(self._config, model=sized))
+            except ConfigError as error:
+                if error.key != "model.width":
+                    raise
+                raise refused(prompt, size_column(prompt), str(error)) from error
+
+
+def size_column(prompt: Prompt) -> str:
+    """Return the name of the column that asks for a size."""
+    return next(name for name in ("width", "height", "size") if prompt.extra.get(name))
+
+
+def refused(prompt: Prompt, column: str, reason: str, advice: str = "") -> PromptError:
+    """Return the error for a row that asks for what it cannot have."""
     return PromptError(f"row {prompt.index}, column {column!r}: {reason}", advice + IGNORE)
 
 
