@@ -23,7 +23,9 @@ _MIN_PRODUCT_ROWS = 4
 # bits and on GPUs the last bits depend on the batch anyway.
 _EXACT_UNIT = 512
 _FINE_UNIT = 64
-_MAX_BUCKETS = 8
+# A bucket costs a GPU one capture, and all captures share the memory of one: with 16 a growing
+# sequence reads 54 % of its cache on average, with 8 it reads 57 %; 50 % are in use.
+_MAX_BUCKETS = 16
 _PROMPT_UNIT = 16  # prompts of like length share a shape: a new one costs a GPU up to 450 ms
 
 
