@@ -12,7 +12,8 @@ from sjdvp.engine.engine import Engine
 from sjdvp.engine.estimate import CARDS, Machine, counted
 from sjdvp.engine.rehearsal import rehearse
 from sjdvp.models.layers import packed
-from sjdvp.models.random_weights import open_random_model, shape_of, tiny
+from sjdvp.models.random_weights import open_random_model, tiny
+from sjdvp.models.shapes import shape_of
 from sjdvp.profiles import list_profiles, resolve
 
 META = torch.device("meta")

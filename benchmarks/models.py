@@ -9,7 +9,8 @@ from transformers import LlamaConfig, LlamaModel
 from benchmarks.engine_loop import EngineLoop
 from benchmarks.published_loop import PublishedLoop, Vocabulary
 from sjdvp.models import open_model
-from sjdvp.models.random_weights import ModelShape, open_random_model
+from sjdvp.models.random_weights import open_random_model
+from sjdvp.models.shapes import ModelShape
 from sjdvp.profiles import resolve
 
 CPU = torch.device("cpu")

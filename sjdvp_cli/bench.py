@@ -122,7 +122,8 @@ def _open(config: RunConfig, random_weights: Literal["full", "tiny"] | None) -> 
     from sjdvp.engine.devices import pick_device, pick_dtype, use_device, use_few_threads
     from sjdvp.engine.loading import load_model
     from sjdvp.engine.oom import must_fit
-    from sjdvp.models.random_weights import open_random_model, shape_of, tiny
+    from sjdvp.models.random_weights import open_random_model, tiny
+    from sjdvp.models.shapes import shape_of
 
     if random_weights is None:
         return load_model(config)

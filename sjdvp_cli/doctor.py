@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,6 +14,9 @@ from sjdvp.errors import SjdvpError
 from sjdvp_cli.generate import LARGEST_AUTO_WINDOW
 from sjdvp_cli.options import DecoderSettings, takes_options
 from sjdvp_cli.tables import show_table
+
+if TYPE_CHECKING:
+    from sjdvp.engine.memory import MemoryPlan
 
 PACKAGES = (
     "torch",
@@ -99,12 +102,13 @@ def _expected(config: RunConfig, card: str) -> tuple[str, dict[str, str]]:
 
 def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
     """Return what would stop the loading, or "", and what would be loaded and its memory."""
-    from sjdvp.engine.loading import plan_loading
+    from sjdvp.engine.loading import plan_formats, plan_loading
 
     if config.decoder.window == "auto":
         config = config.with_window(LARGEST_AUTO_WINDOW)
     try:
         model, need = plan_loading(config)
+        formats = plan_formats(config)
     except SjdvpError as error:
         return f"{error} ({error.hint})", {}
     others = {
@@ -120,8 +124,16 @@ def _loading(config: RunConfig) -> tuple[str, dict[str, str]]:
         "memory per image": f"{_bytes(need.cache)} KV cache, {_bytes(need.distributions)} "
         f"probabilities (window {config.decoder.window})",
         "largest batch": str(need.largest_batch),
+        "weights by model.quantize": "; ".join(_format(*item) for item in formats.items()),
     }
     return "" if need.largest_batch else f"does not fit: only {_bytes(need.free)} are free", facts
+
+
+def _format(kind: str, plan: "MemoryPlan | None") -> str:
+    """Say what the weights take in a format, and whether one image fits beside them."""
+    if plan is None:
+        return f"{kind} impossible"
+    return f"{kind} {_bytes(plan.weights)}{'' if plan.largest_batch else ' does not fit'}"
 
 
 def _devices() -> dict[str, str]:

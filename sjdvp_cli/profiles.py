@@ -7,11 +7,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sjdvp.config import Quantization
 from sjdvp.errors import ConfigError
+from sjdvp.models.shapes import shape_of
 from sjdvp.profiles import Resolved, list_profiles, resolve
 from sjdvp_cli.errors import report
 from sjdvp_cli.options import Assignments, takes_options
 from sjdvp_cli.tables import show_table
+
+FORMATS: dict[str, Quantization | None] = {"16 bit": None, "int8": "int8", "int4": "int4"}
 
 
 @takes_options
@@ -46,11 +50,21 @@ def _list(overrides: Mapping[str, Any], names: list[str], as_json: bool) -> int:
         plain = {p.name: {"description": p.description, "path": str(p.path)} for p in found}
         typer.echo(json.dumps(plain))
     else:
-        show_table(["profile", "description"], [[p.name, p.description] for p in found])
+        headings = ["profile", "description", *(f"{kind}, GB" for kind in FORMATS)]
+        show_table(headings, [[p.name, p.description, *_gigabytes(p.name)] for p in found])
     for profile in every:
         if profile.problem:
             typer.echo(f"sjdvp: warning: left out: {profile.problem}", err=True)
     return 0
+
+
+def _gigabytes(profile: str) -> list[str]:
+    """Return what the weights of a shipped profile take in each of FORMATS."""
+    try:
+        shape = shape_of(profile)
+    except ConfigError:  # a profile of the user
+        return ["–"] * len(FORMATS)
+    return [f"{shape.weight_bytes(kind) / 1e9:.1f}" for kind in FORMATS.values()]
 
 
 def _show(overrides: Mapping[str, Any], names: list[str], as_json: bool) -> int:

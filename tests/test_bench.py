@@ -16,7 +16,8 @@ from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.memory import free_bytes, kv_cache_bytes, largest_batch
 from sjdvp.errors import ConfigError
-from sjdvp.models.random_weights import SHAPES, open_random_model, shape_of, tiny
+from sjdvp.models.random_weights import open_random_model, tiny
+from sjdvp.models.shapes import SHAPES, shape_of
 from sjdvp.profiles import list_profiles, resolve
 from sjdvp_cli.bench import read_numbers
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
+from typing import get_args
 
 import torch
 
-from sjdvp.config import ModelConfig, RunConfig
+from sjdvp.config import ModelConfig, Quantization, RunConfig
 from sjdvp.engine.devices import (
     dtype_name,
     pick_batch_size,
@@ -88,6 +90,18 @@ def plan_loading(config: RunConfig) -> tuple[ModelConfig, MemoryPlan]:
         pinned = pin(config.model)
         model = open_model(pinned, torch.device("meta"), pick_dtype(config.model.dtype, device))
     return pinned, memory_plan(model, config, sum(map(free_bytes, free or [device])))
+
+
+def plan_formats(config: RunConfig) -> dict[str, MemoryPlan | None]:
+    """Return `plan_loading` by format of the weights; None for a format that they cannot have."""
+    plans: dict[str, MemoryPlan | None] = {}
+    for kind in (None, *get_args(Quantization)):
+        model = replace(config.model, quantize=kind)
+        try:
+            plans[kind or "not quantized"] = plan_loading(replace(config, model=model))[1]
+        except ConfigError:
+            plans[kind] = None
+    return plans
 
 
 def _device_and_free(config: RunConfig) -> tuple[torch.device, dict[torch.device, int]]:

@@ -11,7 +11,8 @@ from sjdvp.engine.devices import usual_batch_size
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.estimate import Card, Work, counted, widest_window
 from sjdvp.engine.memory import MemoryPlan, memory_plan
-from sjdvp.models.random_weights import open_random_model, shape_of
+from sjdvp.models.random_weights import open_random_model
+from sjdvp.models.shapes import shape_of
 
 _META = torch.device("meta")
 _DTYPE = torch.bfloat16

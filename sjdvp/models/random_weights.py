@@ -6,8 +6,7 @@ meta device the model has its VQ decoder, whose memory can be counted.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fnmatch import fnmatch
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,33 +15,16 @@ from torch import Tensor, nn
 from transformers import Emu3VQVAEConfig, JanusVQVAEConfig, LlamaConfig, LlamaModel
 
 from sjdvp.config import RunConfig
-from sjdvp.errors import ConfigError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout, PromptBranch
 from sjdvp.models.base import ImageModel
 from sjdvp.models.image_size import requested
 from sjdvp.models.layers import packed
 from sjdvp.models.quantize import with_quantized_layers
+from sjdvp.models.shapes import ModelShape
 from sjdvp.models.transformer import Transformer
 from sjdvp.models.vq import MovqDecoder, TamingDecoder
 
 N_PROMPT = 32  # tokens of every prompt
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """The sizes of a model."""
-
-    n_layers: int
-    hidden: int
-    feed_forward: int
-    n_heads: int
-    n_kv_heads: int
-    vocab_size: int
-    pixels_per_token: int = 16
-    row_end: bool = False
-    max_prompt: int = 320
-    side: int = 512  # pixels, where the profile names no image size
-    vq: Callable[[], nn.Module] | None = None  # makes the VQ decoder, where its sizes are known
 
 
 def _taming(n_tokens: int, size: int, *, chameleon: bool = False) -> nn.Module:
@@ -74,64 +56,26 @@ def _movq(n_tokens: int, *, video: bool) -> nn.Module:
     return MovqDecoder(config, video=video)
 
 
-_CHAMELEON_VQ = partial(_taming, 8192, 256, chameleon=True)
-_LLAMAGEN_VQ = partial(_taming, 16384, 8)  # Janus has the same
-_CHAMELEON = ModelShape(32, 4096, 11008, 32, 32, 8192, vq=_CHAMELEON_VQ)
-
-SHAPES = {  # by profile
-    "emoji": ModelShape(8, 256, 704, 4, 4, 1024, pixels_per_token=4, max_prompt=32, side=64),
-    "lumina-mgpt-7b-*": replace(_CHAMELEON, row_end=True),
-    "lumina-mgpt-34b-*": ModelShape(48, 8192, 22016, 64, 8, 8192, row_end=True, vq=_CHAMELEON_VQ),
-    "lumina-mgpt-2": replace(
-        _CHAMELEON,
-        vocab_size=16384,
-        pixels_per_token=8,
-        row_end=True,
-        vq=partial(_movq, 16384, video=False),
-    ),
-    "anole-7b": _CHAMELEON,
-    "emu3-gen": ModelShape(
-        32,
-        4096,
-        14336,
-        32,
-        8,
-        32768,
-        pixels_per_token=8,
-        row_end=True,
-        vq=partial(_movq, 32768, video=True),
-    ),
-    "emu3.5-image": ModelShape(64, 5120, 25600, 64, 8, 131072, row_end=True, max_prompt=512),
-    "glm-image": ModelShape(
-        40, 4096, 13696, 32, 2, 16384, pixels_per_token=32, max_prompt=512, side=1024
-    ),
-    "janus-1.3b": ModelShape(24, 2048, 5632, 16, 16, 16384, vq=_LLAMAGEN_VQ),
-    "janus-pro-1b": ModelShape(24, 2048, 5632, 16, 16, 16384, vq=_LLAMAGEN_VQ),
-    "janus-pro-7b": ModelShape(30, 4096, 11008, 32, 32, 16384, vq=_LLAMAGEN_VQ),
-    "liquid-7b": ModelShape(28, 3072, 24576, 16, 16, 8192, vq=_CHAMELEON_VQ),
-    "llamagen-c2i-b-*": ModelShape(12, 768, 2048, 12, 12, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
-    "llamagen-c2i-l-*": ModelShape(24, 1024, 2816, 16, 16, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
-    "llamagen-c2i-xl-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
-    "llamagen-c2i-xxl-*": ModelShape(48, 1536, 4096, 24, 24, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
-    "llamagen-c2i-3b-*": ModelShape(24, 3200, 8704, 32, 32, 16384, max_prompt=1, vq=_LLAMAGEN_VQ),
-    "llamagen-t2i-*": ModelShape(36, 1280, 3584, 20, 20, 16384, max_prompt=120, vq=_LLAMAGEN_VQ),
+_VQ_DECODERS = {
+    "chameleon": partial(_taming, 8192, 256, chameleon=True),
+    "llamagen": partial(_taming, 16384, 8),
+    "movqgan": partial(_movq, 16384, video=False),
+    "emu3": partial(_movq, 32768, video=True),
 }
-
-
-def shape_of(profile: str) -> ModelShape:
-    """Return the shape of a profile's model. Raises ConfigError when it is unknown."""
-    found = next((shape for pattern, shape in SHAPES.items() if fnmatch(profile, pattern)), None)
-    if found is None:
-        raise ConfigError(
-            f"the shape of profile {profile!r} is unknown", f"known: {', '.join(SHAPES)}"
-        )
-    return found
 
 
 def tiny(shape: ModelShape) -> ModelShape:
     """Return a small shape with the layout, vocabulary and prompt of `shape`, for trial runs."""
     n_kv_heads = max(1, 4 * shape.n_kv_heads // shape.n_heads)
-    return replace(shape, n_layers=2, hidden=64, feed_forward=128, n_heads=4, n_kv_heads=n_kv_heads)
+    return replace(
+        shape,
+        n_layers=2,
+        hidden=64,
+        feed_forward=128,
+        n_heads=4,
+        n_kv_heads=n_kv_heads,
+        head_size=0,
+    )
 
 
 def open_random_model(
@@ -146,20 +90,21 @@ def open_random_model(
         shape.vocab_size,
         shape.row_end,
     )
+    on_meta = device.type == "meta"  # shapes without values
     settings = LlamaConfig(
-        vocab_size=1,
+        vocab_size=max(1, shape.n_ids) if on_meta else 1,  # the table is not used, only counted
         hidden_size=shape.hidden,
         intermediate_size=shape.feed_forward,
         num_hidden_layers=shape.n_layers,
         num_attention_heads=shape.n_heads,
         num_key_value_heads=shape.n_kv_heads,
+        head_dim=shape.size_of_head,
         bos_token_id=None,
         eos_token_id=None,
     )
     with torch.device("meta"):
         decoder: Any = LlamaModel(settings)
     decoder = decoder.to(dtype).to_empty(device=device)  # cast first: never float32 in memory
-    on_meta = device.type == "meta"  # shapes without values
     noise = None if on_meta else torch.Generator(device).manual_seed(0)
     for name, weight in decoder.named_parameters():
         _fill(weight.data, noise, 1.0 if "norm" in name else 0.0)
@@ -184,7 +129,9 @@ def open_random_model(
         token_embeds_VD=embeds_VD,
         row_end_D=embeds_VD[0] if shape.row_end else None,
         head=packed(head),
-        vq_decoder=_vq_on_meta(shape.vq) if on_meta and shape.vq else _GreyDecoder(embeds_VD),
+        vq_decoder=_vq_on_meta(_VQ_DECODERS[shape.vq])
+        if on_meta and shape.vq
+        else _GreyDecoder(embeds_VD),
         truncate_pixels=False,
     )
 

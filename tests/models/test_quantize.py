@@ -2,6 +2,7 @@
 
 import json
 import typing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from sjdvp.config import ModelConfig, Quantization
 from sjdvp.errors import ConfigError
 from sjdvp.models import open_model
 from sjdvp.models.quantize import _VALUES, QuantizedLinear, quantize
+from sjdvp.models.random_weights import open_random_model
+from sjdvp.models.shapes import shape_of
+from sjdvp.profiles import list_profiles, resolve
 from sjdvp.report.load import load_runs
 from sjdvp.report.table import make_results
 from sjdvp_cli.app import run
@@ -88,3 +92,38 @@ def test_images_and_log_rows(tmp_path: Path) -> None:
     assert tokens["ar"] == tokens["same-noise"]
     labels = {result.label for result in make_results(load_runs([tmp_path / d for d in tokens]))}
     assert labels == {"lossless to int8 weights"}
+
+
+@pytest.mark.parametrize("kind", [None, *KINDS])
+def test_the_arithmetic_of_shapes(kind: Quantization | None) -> None:
+    """What `sjdvp profiles` says is what a model of that shape takes, but for its norms."""
+    shape = replace(shape_of("emu3.5-image"), n_layers=2, hidden=256, feed_forward=640, n_ids=1)
+    config = replace(resolve("emu3.5-image").config, model=ModelConfig("emu3.5", quantize=kind))
+    model = open_random_model(shape, config, CPU, torch.bfloat16)
+    assert shape.weight_bytes(kind) == pytest.approx(model.n_bytes, rel=0.002)
+
+
+BIG = [name for name in (profile.name for profile in list_profiles()) if name.endswith("-24gb")]
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_profiles_for_24_gb(name: str) -> None:
+    """They are the profiles of every model of 7 B and more, with other weights and that is all."""
+    whole, small = (resolve(n).config for n in (name.removesuffix("-24gb"), name))
+    assert small.model.quantize
+    assert replace(small.model, quantize=None) == whole.model
+    assert (small.sampling, small.decoder) == (whole.sampling, whole.decoder)
+    assert shape_of(name).weight_bytes(small.model.quantize) < 0.9 * 24 * 2**30
+
+
+def test_every_large_model_has_one() -> None:
+    """But Emu3.5: its weights take 20.8 GB in 4 bits, and with one image more than a card lends."""
+    names = {p.name for p in list_profiles() if shape_of(p.name).weight_bytes(None) > 13e9}
+    names.remove("emu3.5-image")
+    assert {name.removesuffix("-24gb") for name in names} == {n.removesuffix("-24gb") for n in BIG}
+    limits = {"int8": 10e9, "int4": 6e9}
+    for profile in list_profiles():
+        if not profile.name.startswith(("lumina-mgpt-34b", "emu3.5")):
+            found = {kind: shape_of(profile.name).weight_bytes(kind) for kind in limits}
+            assert all(found[kind] < limits[kind] for kind in limits), profile.name
+    assert shape_of("emu3.5-image").weight_bytes("int4") < 24e9
