@@ -81,7 +81,7 @@ class Request:
         if self.stdin is not None and self.shard.count > 1:
             raise ConfigError("shards cannot share a pipe", "write the prompts to a file first")
         if self.overwrite and self.reroll:
-            raise ConfigError("--overwrite keeps the seeds, --reroll draws new ones", "give one")
+            raise ConfigError("--overwrite keeps the seeds, --reroll makes new ones", "give one")
         if self.stdin is not None and (self.updates or self.image_seed is not None):
             raise ConfigError(
                 "--update-prompts and --image-seed need all prompts at once",
@@ -112,7 +112,7 @@ class Preview:
 
     requested: int | None  # images asked of this process; None: prompts come from a pipe
     done: int  # of those, finished by earlier runs
-    seed: int | None  # None: would be drawn
+    seed: int | None  # None: would be random
     format: str
     skipped_lines: int
     duplicates: int

@@ -56,7 +56,8 @@ def complete_run(root: Path, open_decoder: OpenPixelDecoder, tell: Tell) -> Deco
     """Make the images that the run folder `root` lacks and whose tokens are saved.
 
     They get the files and log rows of a run whose pixels did not fail. `open_decoder` gets the
-    settings of the run, and is called only when there is an image to make; `tell` hears of each.
+    settings of the run, once for each image size, when there is an image to make; `tell` hears of
+    each image.
     Raises FolderError, BusyError when the run is under way, StorageError, Interrupted.
     """
     info, decoded = RunFolder.read(root).info, Decoded()
@@ -65,8 +66,11 @@ def complete_run(root: Path, open_decoder: OpenPixelDecoder, tell: Tell) -> Deco
     with stoppable(), ExitStack() as opened:
 
         @cache
-        def decoder() -> PixelDecoder:
-            return opened.enter_context(open_decoder(config_of(info)))
+        def decoder(size: tuple[int, int] | None) -> PixelDecoder:
+            own = config_of(info)
+            if size is not None:
+                own = replace(own, model=replace(own.model, width=size[0], height=size[1]))
+            return opened.enter_context(open_decoder(own))
 
         for wanted in info.wanted:
             with _reopened(root, config, wanted, info) as run, run.writer() as writer:
@@ -74,7 +78,7 @@ def complete_run(root: Path, open_decoder: OpenPixelDecoder, tell: Tell) -> Deco
                     with decoded.counting((task.job.index, task.job.sample)):
                         assert task.job.tokens is not None
                         start = perf_counter()
-                        image_HWC = decoder()(task.job.tokens)
+                        image_HWC = decoder(task.job.size)(task.job.tokens)
                         stats = {"pixels_s": perf_counter() - start}
                         writer.save(task, ImageResult(task.job, image_HWC, stats))
                     tell(decoded)

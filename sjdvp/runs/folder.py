@@ -85,7 +85,7 @@ class RunFolder:
     ) -> Iterator["OpenRun"]:
         """Make or resume the run folder `root` and hold the lock of one shard of it.
 
-        Several processes may open it at the same moment: the first draws the seed that `config`
+        Several processes may open it at the same moment: the first chooses the seed that `config`
         leaves open and picks a window that is `auto`. `prompts` is None for a pipe; those in the
         rows `updates` may have changed. `check_model` is asked before a new folder is made; `tell`
         hears what is waited for, and what an image file cannot hold. `image_seed` is the seed of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sjdvp.config import RunConfig, RunSettings
+from sjdvp.config import ModelConfig, RunConfig, RunSettings
 from sjdvp.errors import FolderError, ImageError
 from sjdvp.events import ImageFinished, ignore
 from sjdvp.generate import Request, generate
@@ -203,6 +203,19 @@ def test_images_elsewhere_are_those_of_the_last_attempt(request_, tmp_path):
     other = tmp_path / "of the file"
     assert write_images(alone, other, decoder, lambda decoded: None).written == 2 * N
     assert images(other) == images(out)
+
+
+def test_rows_of_another_size_get_a_decoder_of_that_size(tmp_path):
+    file = tmp_path / "p.jsonl"
+    rows = [{"prompt": "pixels a"}, {"prompt": "pixels b", "size": "64x32"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    config = RunConfig(model=ModelConfig(backbone="emu3"), run=RunSettings(seed=7))
+    request = Request(config, tmp_path / "out", prompts=file)
+    run(request)
+    opened, open_decoder = opener(request.out)
+    assert complete_run(request.out, open_decoder, lambda decoded: None).written == 2
+    sizes = [(config.model.width, config.model.height) for config in opened]
+    assert sizes == [(None, None), (64, 32)]
 
 
 def test_an_image_that_fails_is_told_and_the_others_are_made(request_, tmp_path):
