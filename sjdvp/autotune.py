@@ -29,21 +29,26 @@ def pick_window(config: RunConfig, tell: Callable[[str], None]) -> int:
     if fastest:
         tell(f"window auto: {fastest.window}, as measured before on this machine")
         return fastest.window
-    windows = ", ".join(map(str, _WINDOWS))
+    windows = ", ".join(map(str, _windows(device)))
     tell(
         f"window auto: measuring windows {windows}, once on this machine for this model and decoder"
     )
     return _measure(config, device).window
 
 
+def _windows(device: torch.device) -> tuple[int, ...]:
+    """Return the windows to choose from; 64 is nearly free for one image on a GPU."""
+    return _WINDOWS if device.type == "cpu" else (*_WINDOWS, 64)
+
+
 def _measure(config: RunConfig, device: torch.device) -> Fastest:
     model = load_model(config)
     if config.run.batch_size == "auto":
-        fits = largest_batch(model, config.with_window(max(_WINDOWS)))
+        fits = largest_batch(model, config.with_window(max(_windows(device))))
         batch_sizes = sorted({1, min(usual_batch_size(device), fits)})
     else:
         batch_sizes = [config.run.batch_size]
-    points = list(bench(model, config, batch_sizes, _WINDOWS, _STEPS, trained=True))
+    points = list(bench(model, config, batch_sizes, _windows(device), _STEPS, trained=True))
     remember(config, device, points)
     del model
     release_memory()
@@ -58,7 +63,7 @@ def remember(config: RunConfig, device: torch.device, points: Sequence[Point]) -
     """
     measured = sorted({point.window for point in points})
     windows: list[int | Literal["auto"]] = [*measured]
-    if {*_WINDOWS} <= {*measured}:
+    if {*_windows(device)} <= {*measured}:
         windows.append("auto")
     sizes: list[int | Literal["auto"]] = ["auto", *sorted({point.batch_size for point in points})]
     for window in windows:

@@ -140,6 +140,11 @@ def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
     assert told[1:] == [f"window auto: {window}, as measured before on this machine"]
 
 
+def test_a_gpu_is_also_measured_with_the_window_of_the_published_results():
+    assert autotune._windows(CPU) == (8, 16, 32)
+    assert autotune._windows(torch.device("cuda")) == (8, 16, 32, 64)
+
+
 def test_the_fastest_point_is_stored_for_each_question(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, config = stand_in()
