@@ -1,5 +1,6 @@
 """`sjdvp generate` for each profile, with a tiny model folder in the official format."""
 
+import base64
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from tests.models.harness import PARITY
 from tests.models.tiny import (
     chameleon_tokenizer,
     emu3_tokenizer,
+    glm_image_tokenizer,
     janus_tokenizer,
     liquid_tokenizer,
     lumina2_model,
@@ -196,3 +198,18 @@ def test_a_prompt_that_is_not_a_class_is_refused(
     ]
     assert run([*line, *SMALL, "--set", "model.heads=4", "--device", "cpu"]) != 0
     assert "takes class numbers from 0 to 9" in capsys.readouterr().err
+
+
+def test_the_tokens_of_glm_image_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no VQ decoder: the image fails, and its tokens are there for diffusers."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    model = copied(tmp_path / "model", *(PARITY / "glm_image").glob("*.*"))
+    glm_image_tokenizer(model / "tokenizer.json")
+    line = ["generate", "--profile", "glm-image", "--model", str(model), "--prompt", "a cat"]
+    line += ["--set", "model.width=96", "--set", "model.height=64", "--device", "cpu"]
+    assert run([*line, "-o", str(tmp_path / "out"), "--window", "8", "--save-tokens"]) == 1
+    assert "become pixels in diffusers" in capsys.readouterr().err
+    row = json.loads((tmp_path / "out" / "tokens.shard-000-of-001.jsonl").read_text())
+    assert len(base64.b64decode(row["tokens"])) == 2 * 6  # of the image, not of its preview
