@@ -20,7 +20,8 @@ from sjdvp.engine.model_runner import ModelRunner, _buckets
 from sjdvp.errors import DeviceError
 from sjdvp.models.device_map import DeviceMap
 from sjdvp.models.generic import load
-from sjdvp.models.random_weights import open_random_model, shape_of, tiny
+from sjdvp.models.random_weights import open_random_model, tiny
+from sjdvp.models.shapes import shape_of
 from sjdvp.presets import PRESETS
 from tests.engine.conftest import CPU, DECODERS, generate, settings, started, tokens_and_nfe
 from tests.engine.tiny import save_tiny_model
