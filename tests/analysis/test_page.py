@@ -13,7 +13,7 @@ from tests.engine.tiny import save_tiny_model
 KEYS = {
     "decoder", "lossless", "greedy", "images", "failed", "nfe", "tokens_per_nfe", "accept_rate",
     "speedup_nfe", "ci95", "same_tokens_as_ar", "growth", "rises", "distances", "window",
-    "fidelity", "change",
+    "fidelity", "change", "quantize",
 }  # fmt: skip
 
 
