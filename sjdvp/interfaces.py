@@ -2,11 +2,11 @@
 
 Dimension key, the suffix of every tensor whose shape is known; one letter has one meaning:
     B batch slots · W window · X two windows, 2W · V image vocabulary · S image positions ·
-    L history depth · K predictions compared · T top-k tokens · A positions kept for the
-    initialization `above` · U purposes of noise · G tokens of a GSD group · M nearest tokens of a
-    token · E size of a codebook vector · R sequences in the transformer (B, or 2B with guidance:
-    conditional ones first) · P prompt tokens · C cache slots · D hidden size · N image tokens of
-    one image
+    L history depth · H the last L + 1 distributions · K predictions compared · T top-k tokens ·
+    A cells for the initialization `above` · U purposes of noise · G tokens of a GSD group ·
+    M nearest tokens of a token · E size of a codebook vector · R sequences in the transformer
+    (B, or 2B with guidance: conditional ones first) · P prompt tokens · C cache slots ·
+    D hidden size · N image tokens of one image
 
 The window of slot b starts at image position n_B[b], the first that is not committed. Column w
 stands for position n + w: its target distribution is target_probs_BWV[b, w], its draft token
@@ -54,35 +54,41 @@ class ImageLayout:
         return self.n_preview + self.rows * self.stride - self.row_end
 
     @property
-    def farthest_above(self) -> int:
-        """Positions before the newest ones that `above` may return."""
+    def n_cells(self) -> int:
+        """Cells, A, that hold the newest distributions as far back as `cell_above` may point."""
         return self.n_preview + self.columns if self.n_preview else self.stride
 
+    def cell(self, pos_BW: Tensor) -> Tensor:
+        """Return the cell in which the distribution of a position is kept, int64 [B, W]."""
+        return pos_BW % self.n_cells
+
     def forced_at(self, pos_BW: Tensor) -> Tensor:
-        """Return which positions are forced, bool [B, W]; positions past the end are not."""
+        """Return which positions are forced, bool [B, W]; past the end it does not matter."""
+        if not self.n_preview:
+            return pos_BW % self.stride >= self.columns
         in_image_BW = pos_BW - self.n_preview
-        ends_row_BW = (in_image_BW % self.stride >= self.columns) & (in_image_BW >= 0)
-        return ends_row_BW & (pos_BW < self.length)
+        return (in_image_BW % self.stride >= self.columns) & (in_image_BW >= 0)
 
     def image_tokens(self, tokens_S: Tensor) -> Tensor:
         """Return the image tokens alone [rows * columns], without preview and forced positions."""
         pos_S = torch.arange(self.length, device=tokens_S.device)
         return tokens_S[~self.forced_at(pos_S) & (pos_S >= self.n_preview)]
 
-    def above(self, pos_BW: Tensor, end_B: Tensor) -> Tensor:
-        """Return the nearest position above that lies before `end_B`, int64 [B, W]; -1: none.
+    def cell_above(self, pos_BW: Tensor, end_B: Tensor) -> Tensor:
+        """Return the cell of the nearest position above that lies before `end_B`, int64 [B, W].
 
-        Above the first row of the image lies the first row of its preview, cell over cell.
+        `pos_BW` lie at `end_B` or behind it. Where there is none above, the cell is one that no
+        position has used. Above the first row of the image lies the first row of its preview.
         """
         if not self.n_preview:
-            return _above(pos_BW, end_B, self.stride).clamp(min=-1)
+            return self.cell(pos_BW)  # all positions of a column share a cell
         in_image_BW = pos_BW - self.n_preview
         over_BW = in_image_BW % self.stride * self.preview[1] // self.columns
         over_BW = torch.where(over_BW < end_B[:, None], over_BW, -1)
         up_BW = _above(in_image_BW, end_B - self.n_preview, self.stride)
         up_BW = torch.where(up_BW >= 0, up_BW + self.n_preview, over_BW)
         in_preview_BW = _above(pos_BW, end_B, self.preview[1]).clamp(min=-1)
-        return torch.where(in_image_BW >= 0, up_BW, in_preview_BW)
+        return self.cell(torch.where(in_image_BW >= 0, up_BW, in_preview_BW))
 
 
 def _above(pos_BW: Tensor, end_B: Tensor, stride: int) -> Tensor:
@@ -113,12 +119,11 @@ class Verifier(Protocol):
         target_probs_BWV: Tensor,
         draft_probs_BWV: Tensor,
         draft_BW: Tensor,
-        is_draft_BW: Tensor,
         noise: "Noise",
     ) -> Verdict:
         """Test `draft_BW`, sampled from q `draft_probs_BWV`, against p `target_probs_BWV`.
 
-        Only columns with `is_draft_BW` hold a draft token.
+        Every column but the last holds a draft token. The caller cuts what lies past the end.
         """
 
 

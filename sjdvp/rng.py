@@ -17,6 +17,8 @@ _GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
+TICK = 2.0**-24  # a uniform number is an odd multiple of it
+
 
 class Purpose(IntEnum):
     """What a number is for. Two purposes never share a number, so no decision knows another's."""
@@ -33,13 +35,18 @@ def keys(seeds: list[int], device: torch.device | str = "cpu") -> Tensor:
     return _mix(torch.tensor(seeds, dtype=torch.int64, device=device) + _GAMMA)
 
 
+def position_keys(key_B: Tensor, pos_BW: Tensor) -> Tensor:
+    """Return the key of each image position, int64 [B, W]."""
+    return _chain(key_B[:, None], pos_BW)
+
+
 def uniform(key: Tensor, *counters: Tensor | int) -> Tensor:
     """Return float32 numbers in (0, 1), one for each element of key and counters, broadcast.
 
     They have 23 bits and a half step: the smallest is 2^-24, the largest 1 - 2^-24, both exact in
     float32. With 24 bits the half step would be rounded away, and one number in 2^24 would be 1.
     """
-    return _unit(_chain(key, *counters))
+    return _ticks(_chain(key, *counters)) * TICK
 
 
 def exponential(key: Tensor, *counters: Tensor | int) -> Tensor:
@@ -53,19 +60,19 @@ def exponential(key: Tensor, *counters: Tensor | int) -> Tensor:
 
 
 class Noise:
-    """The numbers of one iteration: column w of slot b belongs to image position pos_BW[b, w]."""
+    """The numbers of one iteration; each column belongs to the position whose key it has."""
 
-    def __init__(self, key_B: Tensor, pos_BW: Tensor, nfe_B: Tensor) -> None:
-        self._all = _Numbers(_chain(key_B[:, None], pos_BW), nfe_B)
+    def __init__(self, position_key_BW: Tensor, nfe_B: Tensor) -> None:
+        """Take the keys that `position_keys` gives, and the iteration of each slot."""
+        self._all = _Numbers(position_key_BW, nfe_B)
         self._own: Callable[[Tensor], Tensor] = lambda all_BW: all_BW  # the columns that are its
 
     def first(self, width: int) -> "Noise":
         """Return the numbers of the first columns."""
-        return self._part(lambda all_BW: all_BW[:, :width])
+        return self._part(lambda all_BW: all_BW[..., :width])
 
-    def after(self, by_B: Tensor, width: int) -> "Noise":
-        """Return the numbers of `width` columns from by_B[b] on."""
-        column_BW = by_B[:, None] + torch.arange(width, device=by_B.device)
+    def at(self, column_BW: Tensor) -> "Noise":
+        """Return the numbers of the columns column_BW[b, w]."""
         return self._part(lambda all_BW: all_BW.gather(1, column_BW))
 
     def _part(self, own: Callable[[Tensor], Tensor]) -> "Noise":
@@ -73,52 +80,70 @@ class Noise:
         part._own = own
         return part
 
-    def uniform_BW(self, purpose: Purpose) -> Tensor:
-        """Return one number in (0, 1) for each position at this iteration, float32 [B, W]."""
-        return self._own(self._all.uniform_UBW()[purpose - Purpose.ACCEPT])
+    def ticks_BW(self, purpose: Purpose) -> Tensor:
+        """Return an odd number below 2^24 for each position at this iteration, int64 [B, W].
 
-    def exponential_BWV(self, vocab_size: int) -> Tensor:
-        """Return the fixed noise of Gumbel-max sampling, float32 [B, W, V].
+        Times `TICK` it is uniform in (0, 1).
+        """
+        return self._own(self._all.ticks_UBW()[purpose - Purpose.ACCEPT])
+
+    def exponential_BWT(self, token_BWT: Tensor) -> Tensor:
+        """Return the fixed noise of Gumbel-max sampling of the given tokens, float32 [B, W, T].
 
         There is one exponential number for each position and token, the same at every iteration.
         """
-        token_V = torch.arange(vocab_size, device=self._all.position_BW.device)
-        position_BW1 = self._own(self._all.position_BW)[..., None]
-        return exponential(position_BW1, int(Purpose.GUMBEL), token_V)
+        position_BW1 = self._own(self._all.position_key_BW)[..., None]
+        return exponential(position_BW1, int(Purpose.GUMBEL), token_BWT)
 
 
 class _Numbers:
     """What a noise and its parts share, made when one of them first asks."""
 
-    def __init__(self, position_BW: Tensor, nfe_B: Tensor) -> None:
-        self.position_BW, self._nfe_B = position_BW, nfe_B
-        self._uniform_UBW: Tensor | None = None
+    def __init__(self, position_key_BW: Tensor, nfe_B: Tensor) -> None:
+        self.position_key_BW, self._nfe_B = position_key_BW, nfe_B
+        self._ticks_UBW: Tensor | None = None
 
-    def uniform_UBW(self) -> Tensor:
-        if self._uniform_UBW is None:  # all purposes at once: starting an operation is what costs
-            h_BW = _chain(self.position_BW, self._nfe_B[:, None])
-            strides = [_stride(purpose) for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL)]
-            self._uniform_UBW = _unit(_mix(torch.stack([h_BW + stride for stride in strides])))
-        return self._uniform_UBW
+    def ticks_UBW(self) -> Tensor:
+        if self._ticks_UBW is None:  # all purposes at once: starting an operation is what costs
+            purpose_U = counters(int(Purpose.ACCEPT), int(Purpose.GUMBEL), self._nfe_B.device)
+            h_BW = _chain(self.position_key_BW, self._nfe_B[:, None])
+            self._ticks_UBW = _ticks(_mix_high(_sum(h_BW, purpose_U[:, None, None])))
+        return self._ticks_UBW
+
+
+def counters(first: int, end: int, device: torch.device) -> Tensor:
+    """Return first..end-1, int64, for sums with 64-bit constants.
+
+    `| 0` keeps torch.compile from taking them for an index: that is 32 bits wide on a GPU, and
+    Triton refuses to multiply it by `_GAMMA`.
+    """
+    return torch.arange(first, end, device=device) | 0
 
 
 def _chain(key: Tensor, *counters: Tensor | int) -> Tensor:
     h = key
     for counter in counters:
-        h = _mix(h + _stride(counter))
+        h = _mix(_sum(h, counter))
     return h
 
 
-def _stride(counter: Tensor | int) -> Tensor | int:
-    """Return (counter + 1) times gamma modulo 2^64, signed: tensors wrap by themselves."""
-    stride = (counter + 1) * _GAMMA
-    return (stride + (1 << 63)) % (1 << 64) - (1 << 63) if isinstance(stride, int) else stride
+def _sum(h: Tensor, counter: Tensor | int) -> Tensor:
+    """Return h + (counter + 1) * gamma modulo 2^64, signed: tensors wrap by themselves."""
+    if isinstance(counter, int):
+        return h + (((counter + 1) * _GAMMA + (1 << 63)) % (1 << 64) - (1 << 63))
+    return torch.add(h, counter + 1, alpha=_GAMMA)
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift_right(x, 30)) * _MIX_1
-    x = (x ^ _shift_right(x, 27)) * _MIX_2
+    """Return the finaliser of SplitMix64."""
+    x = _mix_high(x)
     return x ^ _shift_right(x, 31)
+
+
+def _mix_high(x: Tensor) -> Tensor:
+    """Return a number whose 31 highest bits are those of `_mix`."""
+    x = (x ^ _shift_right(x, 30)) * _MIX_1
+    return (x ^ _shift_right(x, 27)) * _MIX_2
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -126,5 +151,6 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _unit(h: Tensor) -> Tensor:
-    return (_shift_right(h, 41).to(torch.float32) + 0.5) * 2.0**-23
+def _ticks(h: Tensor) -> Tensor:
+    """Return odd numbers below 2^24, made of the 23 highest bits."""
+    return _shift_right(h, 40) | 1

@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from sjdvp.config import SamplingConfig
+from sjdvp.rng import TICK, Noise, counters
+
+_SCALE = 2.0**38  # ticks in a probability of 1: times 24 bits of noise, they still fit into int64
+_MOST_TIES = 2048  # tokens that tie with the k-th of top-k, at most
 
 
 def apply_cfg(cond_BWV: Tensor, uncond_BWV: Tensor, scale_BW: Tensor) -> Tensor:
@@ -32,24 +36,25 @@ def to_probs(logits_BWV: Tensor, forced_BW: Tensor, sampling: SamplingConfig) ->
     samplers do. Temperature 0 is greedy: one-hot at the largest logit.
     """
     x_BWV = logits_BWV.to(torch.promote_types(logits_BWV.dtype, torch.float32))
-    probs_BWV = (
-        _greedy(x_BWV) if sampling.temperature == 0 else _warped(x_BWV, sampling).softmax(-1)
-    )
-    return one_hot_where(forced_BW, probs_BWV)
+    x_BWV = x_BWV / (sampling.temperature or 1.0)
+    # So large that all others have probability 0. In place: the division made a copy.
+    x_BWV[..., 0].masked_fill_(forced_BW, torch.finfo(x_BWV.dtype).max)
+    return _greedy(x_BWV) if sampling.temperature == 0 else _cut(x_BWV, sampling).softmax(-1)
 
 
 def one_hot_where(forced_BW: Tensor, probs_BWV: Tensor) -> Tensor:
     """Return the distributions [B, W, V], one-hot at token 0 wherever `forced_BW`."""
-    token_V = torch.arange(probs_BWV.shape[-1], device=probs_BWV.device)
-    return torch.where(forced_BW[..., None], (token_V == 0).to(probs_BWV.dtype), probs_BWV)
+    probs_BWV = probs_BWV.masked_fill(forced_BW[..., None], 0.0)
+    probs_BWV[..., 0].masked_fill_(forced_BW, 1.0)
+    return probs_BWV
 
 
 def _greedy(x: Tensor) -> Tensor:
     return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
 
 
-def _warped(x: Tensor, sampling: SamplingConfig) -> Tensor:
-    x = x / sampling.temperature
+def _cut(x: Tensor, sampling: SamplingConfig) -> Tensor:
+    """Return the logits, -inf outside top-k, top-p and min-p."""
     if 0 < sampling.top_k < x.shape[-1]:
         kth = x.topk(sampling.top_k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
         x = x.masked_fill(x < kth, -math.inf)
@@ -67,41 +72,71 @@ def _outside_nucleus(x: Tensor, top_p: float) -> Tensor:
     The most probable token is always inside.
     """
     value, order = x.sort(-1, descending=True)
-    before = value.softmax(-1).cumsum(-1).roll(1, -1)
+    before = running_sum(value.softmax(-1)).roll(1, -1)
     before[..., 0] = 0
-    return torch.zeros_like(x, dtype=torch.bool).scatter_(-1, order, before >= top_p)
+    outside = before >= int(top_p * _SCALE)
+    return torch.zeros_like(x, dtype=torch.bool).scatter_(-1, order, outside)
 
 
-def sample(weights: Tensor, u: Tensor) -> Tensor:
-    """Sample one token from each line of weights [..., V], by inverting their running sum.
+def running_sum(probs: Tensor) -> Tensor:
+    """Return the running sum of probabilities over the last dimension, in ticks of 2^-38, int64.
 
-    `u` in (0, 1) has shape [...]. Weights are not negative and need not sum to one. A token of
-    weight zero is never sampled; a line that is all zero, or not finite, gives some valid token.
+    Sums of integers are the same in every order. A GPU sums floating-point numbers in an order that
+    depends on the kernel and the batch, and its running sums may even fall.
     """
-    total = weights.cumsum(-1)
-    last = total[..., -1:]
-    # A target that rounds up to the total would fall off the end, onto a token of weight zero.
-    below = torch.nextafter(last, torch.zeros_like(last))
-    target = torch.minimum(u[..., None].to(total.dtype) * last, below)
+    return (probs * _SCALE).cumsum(-1, dtype=torch.int64)
+
+
+def sample(probs: Tensor, ticks: Tensor) -> Tensor:
+    """Sample one token from each line of probabilities [..., V], by inverting their running sum.
+
+    Lines need not sum to one, but to no more than two. `ticks` int64 [...] are odd numbers below
+    2^24, see `sjdvp.rng.Noise.ticks_BW`. A token of probability zero is never sampled; a line that
+    is all zero, or not finite, gives some valid token.
+    """
+    total = running_sum(probs)
+    target = total[..., -1:] * ticks[..., None] >> 24  # below the total, and exact
     token = torch.searchsorted(total, target, right=True).squeeze(-1)
-    return token.clamp(max=weights.shape[-1] - 1)
+    return token.clamp(max=probs.shape[-1] - 1)
 
 
-def gumbel_sample(weights: Tensor, exponential: Tensor) -> Tensor:
-    """Sample one token from each line of weights [..., V] by Gumbel-max with given noise.
+def keeps(p: Tensor, q: Tensor, ticks: Tensor) -> Tensor:
+    """Return True with probability min(1, p/q): u * q < p, with u = ticks * 2^-24."""
+    return torch.addcmul(p, q, ticks, value=-TICK) > 0
 
-    argmin E/w with E exponential is argmax(log w + Gumbel).
+
+def gumbel_sample(probs_BWV: Tensor, noise: Noise, n_support: int) -> Tensor:
+    """Sample tokens by Gumbel-max with the fixed noise of their positions, int64 [B, W].
+
+    argmin E/p with E exponential is argmax(log p + Gumbel). Only the `n_support` most probable
+    tokens have noise made for them; all others must have probability zero.
     """
-    return (exponential.to(weights.dtype) / weights).argmin(-1)
+    V = probs_BWV.shape[-1]
+    if n_support < V:
+        probs_BWT, token_BWT = probs_BWV.topk(n_support, sorted=False)
+        e_BWT = noise.exponential_BWT(token_BWT)
+        first_BW1 = (e_BWT.to(probs_BWT.dtype) / probs_BWT).argmin(-1, keepdim=True)
+        return token_BWT.gather(-1, first_BW1).squeeze(-1)
+    e_BWV = noise.exponential_BWT(counters(0, V, probs_BWV.device))
+    return (e_BWV.to(probs_BWV.dtype) / probs_BWV).argmin(-1)
 
 
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """Return (p - q)+ over the last dimension, not normalised.
+def n_support(sampling: SamplingConfig, vocab_size: int) -> int:
+    """Return how many tokens of a target distribution may have a probability above zero.
 
-    Where nothing but rounding is left of it (p equal to q), return p itself.
+    With top-k these are k and those that tie with the k-th. In 16 bits many do; were there more
+    than `_MOST_TIES`, Gumbel-max sampling would leave some of them out.
     """
-    rest = (p - q).clamp(min=0)
-    return torch.where(rest.sum(-1, keepdim=True) > torch.finfo(p.dtype).tiny, rest, p)
+    return min(sampling.top_k + _MOST_TIES, vocab_size) if sampling.top_k else vocab_size
+
+
+def residual(p: Tensor, q: Tensor, has_q: Tensor) -> Tensor:
+    """Return (p - q)+ over the last dimension, not normalised; p where `has_q` is False.
+
+    `has_q` is bool [..., 1]. Where nothing but rounding is left (p equal to q), return p itself.
+    """
+    rest = torch.addcmul(p, q, has_q, value=-1).clamp(min=0)
+    return torch.where(rest.amax(-1, keepdim=True) >= 1 / _SCALE, rest, p)
 
 
 def total_variation(a: Tensor, b: Tensor) -> Tensor:

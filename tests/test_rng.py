@@ -6,6 +6,10 @@ from sjdvp import rng
 from sjdvp.rng import Noise, Purpose
 
 
+def noise_at(keys: torch.Tensor, pos: torch.Tensor, steps: torch.Tensor) -> Noise:
+    return Noise(rng.position_keys(keys, pos), steps)
+
+
 def splitmix64(x: int) -> int:
     """SplitMix64's finaliser in plain integers."""
     mask = (1 << 64) - 1
@@ -47,42 +51,45 @@ def test_exponential_has_the_moments_of_an_exponential():
 
 def test_noise_is_a_function_of_seed_position_step_and_purpose():
     keys, steps = rng.keys([5, 6]), torch.tensor([3, 9])
-    here = Noise(keys, torch.tensor([[4, 5, 6], [0, 1, 2]]), steps)
-    moved = Noise(keys.flip(0), torch.tensor([[1, 2, 3], [5, 6, 7]]), steps.flip(0))
+    here = noise_at(keys, torch.tensor([[4, 5, 6], [0, 1, 2]]), steps)
+    moved = noise_at(keys.flip(0), torch.tensor([[1, 2, 3], [5, 6, 7]]), steps.flip(0))
+    assert torch.equal(here.ticks_BW(Purpose.ACCEPT)[0, 1:], moved.ticks_BW(Purpose.ACCEPT)[1, :2])
     assert torch.equal(
-        here.uniform_BW(Purpose.ACCEPT)[0, 1:], moved.uniform_BW(Purpose.ACCEPT)[1, :2]
+        here.exponential_BWT(torch.arange(7))[1, 1], moved.exponential_BWT(torch.arange(7))[0, 0]
     )
-    assert torch.equal(here.exponential_BWV(7)[1, 1], moved.exponential_BWV(7)[0, 0])
     numbers = [
-        here.uniform_BW(purpose)[0, 0].item() for purpose in Purpose if purpose != Purpose.GUMBEL
+        here.ticks_BW(purpose)[0, 0].item() for purpose in Purpose if purpose != Purpose.GUMBEL
     ]
     assert len(set(numbers)) == len(numbers) == 4
     assert numbers == [
-        rng.uniform(keys[0], torch.tensor(4), steps[0], purpose).item() for purpose in range(1, 5)
+        rng.uniform(keys[0], torch.tensor(4), steps[0], purpose).item() * 2**24
+        for purpose in range(1, 5)
     ]
 
 
 def test_fixed_noise_does_not_change_with_the_step_and_other_noise_does():
     pos = torch.tensor([[8]])
     early, late = (
-        Noise(rng.keys([1]), pos, torch.tensor([0])),
-        Noise(rng.keys([1]), pos, torch.tensor([1])),
+        noise_at(rng.keys([1]), pos, torch.tensor([0])),
+        noise_at(rng.keys([1]), pos, torch.tensor([1])),
     )
-    assert torch.equal(early.exponential_BWV(9), late.exponential_BWV(9))
-    assert not torch.equal(early.uniform_BW(Purpose.DRAFT), late.uniform_BW(Purpose.DRAFT))
+    assert torch.equal(
+        early.exponential_BWT(torch.arange(9)), late.exponential_BWT(torch.arange(9))
+    )
+    assert not torch.equal(early.ticks_BW(Purpose.DRAFT), late.ticks_BW(Purpose.DRAFT))
 
 
 def test_a_part_of_the_noise_is_the_noise_of_that_part():
     keys, steps, by = rng.keys([5, 6]), torch.tensor([3, 9]), torch.tensor([3, 1])
     start = torch.tensor([[10], [20]])
-    whole = Noise(keys, start + torch.arange(6), steps)
+    whole = noise_at(keys, start + torch.arange(6), steps)
     for part, pos in (
         (whole.first(3), start + torch.arange(3)),
-        (whole.after(by, 3), start + by[:, None] + torch.arange(3)),
+        (whole.at(by[:, None] + torch.arange(3)), start + by[:, None] + torch.arange(3)),
     ):
-        alone = Noise(keys, pos, steps)
-        assert torch.equal(part.exponential_BWV(4), alone.exponential_BWV(4))
+        alone = noise_at(keys, pos, steps)
+        assert torch.equal(
+            part.exponential_BWT(torch.arange(4)), alone.exponential_BWT(torch.arange(4))
+        )
         for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL):
-            assert torch.equal(
-                part.uniform_BW(Purpose(purpose)), alone.uniform_BW(Purpose(purpose))
-            )
+            assert torch.equal(part.ticks_BW(Purpose(purpose)), alone.ticks_BW(Purpose(purpose)))

@@ -10,7 +10,16 @@ from scipy.stats import chisquare
 
 from sjdvp import rng
 from sjdvp.config import SamplingConfig
-from sjdvp.sampling import apply_cfg, gumbel_sample, residual, sample, to_probs
+from sjdvp.rng import Noise, Purpose
+from sjdvp.sampling import (
+    apply_cfg,
+    gumbel_sample,
+    n_support,
+    residual,
+    running_sum,
+    sample,
+    to_probs,
+)
 
 NEVER = torch.zeros(1, 1, dtype=torch.bool)
 
@@ -70,31 +79,51 @@ def test_guidance():
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(0, 2**23 - 1))
 @settings(max_examples=300, deadline=None)
 def test_draw_never_gives_a_code_of_weight_zero(weights, tick):
-    u = torch.tensor((tick + 0.5) * 2.0**-23)
-    assert weights[int(sample(torch.tensor(weights, dtype=torch.float32), u))] > 0
+    probs = torch.tensor(weights, dtype=torch.float32)
+    assert weights[int(sample(probs / probs.sum(), torch.tensor(2 * tick + 1)))] > 0
 
 
-@pytest.mark.parametrize("u", [2.0**-24, 1 - 2.0**-24])
-def test_sample_at_the_ends(u):
+@pytest.mark.parametrize("ticks", [1, 2**24 - 1])
+def test_sample_at_the_ends(ticks):
     weights = torch.tensor([0.0, 1e-8, 0.3, 0.7, 0.0])
-    assert sample(weights, torch.tensor(u)) in (1, 2, 3)
+    assert sample(weights, torch.tensor(ticks)) in (1, 2, 3)
 
 
-@pytest.mark.parametrize("how", ["sample", "gumbel_sample"])
-def test_samples_follow_the_weights(how):
-    weights = torch.tensor([5.0, 0.0, 1.0, 4.0])
-    key = rng.keys(list(range(100_000)))
+@pytest.mark.parametrize("how", ["sample", "gumbel_sample", "gumbel_sample of the support"])
+def test_samples_follow_the_probabilities(how):
+    n = 100_000
+    probs = torch.tensor([0.5, 0.0, 0.1, 0.4]).expand(n, 1, -1)
+    zero = torch.zeros(n, dtype=torch.int64)
+    noise = Noise(rng.position_keys(rng.keys(list(range(n))), zero[:, None]), zero)
     if how == "sample":
-        tokens = sample(weights.expand(len(key), -1), rng.uniform(key, 1))
+        tokens = sample(probs, noise.ticks_BW(Purpose.RESAMPLE))
     else:
-        tokens = gumbel_sample(
-            weights.expand(len(key), -1), rng.exponential(key[:, None], torch.arange(4))
-        )
-    counts = torch.bincount(tokens, minlength=4)
+        tokens = gumbel_sample(probs, noise, 3 if how.endswith("support") else 4)
+    counts = torch.bincount(tokens[:, 0], minlength=4)
     assert counts[1] == 0
     assert chisquare(counts[[0, 2, 3]].numpy(), [50_000, 10_000, 40_000]).pvalue > 1e-4
 
 
+def test_noise_for_the_support_alone_gives_the_same_tokens():
+    logits = torch.randn(4, 6, 5000, generator=torch.Generator().manual_seed(1))
+    sampling = SamplingConfig(top_k=100)
+    probs = to_probs(logits.round(decimals=1), torch.zeros(4, 6, dtype=torch.bool), sampling)
+    pos = torch.arange(6).expand(4, -1)
+    noise = Noise(rng.position_keys(rng.keys([1, 2, 3, 4]), pos), torch.zeros(4, dtype=torch.int64))
+    support = n_support(sampling, 5000)
+    assert 100 < (probs > 0).sum(-1).max() <= support < 5000  # the rounded logits tie
+    assert torch.equal(gumbel_sample(probs, noise, support), gumbel_sample(probs, noise, 5000))
+
+
+def test_the_sum_of_a_draw_does_not_depend_on_its_order():
+    probs = torch.randn(1, 20_000, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    total, backwards = running_sum(probs), running_sum(probs.flip(-1))
+    assert torch.equal(total[:, -1:] - total[:, :-1], backwards.flip(-1)[:, 1:])
+    assert abs(int(total[0, -1]) - 2**38) < 20_000 + 2**38 * 1e-6
+
+
 def test_residual_is_the_positive_part_or_the_probs_itself_when_nothing_is_left():
-    p, q = torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([[0.25, 0.75], [0.25, 0.75]])
-    assert residual(p, q).tolist() == [[0.25, 0], [0.25, 0.75]]
+    p = torch.tensor([[0.5, 0.5], [0.25, 0.75], [0.25, 0.75]])
+    q = torch.tensor([[0.25, 0.75], [0.25, 0.75], [0.0, 1.0]])
+    has_q = torch.tensor([[True], [True], [False]])
+    assert residual(p, q, has_q).tolist() == [[0.25, 0], [0.25, 0.75], [0.25, 0.75]]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sjdvp.analysis.metrics import BETAS, MOMENTA
 from sjdvp.config import PredictionConfig
-from sjdvp.decode.prediction import momentum, published, rising
+from sjdvp.decode.prediction import Trend, momentum, published, rising, scaled
 from sjdvp.sampling import probability_of, total_variation
 
 MOST_RISES = 4  # rises in a row are counted up to this many
@@ -65,11 +65,12 @@ def rises(seen: WindowHistory, top_k: int) -> dict[str, Tensor]:
 
     The top tokens are those of the last iteration; `mass` weights each by its probability there.
     """
-    last_BWT, top_BWT, older_BHWT = _top_tokens(seen, top_k)
+    newest_BHWT, top_BWT = _top_tokens(seen, top_k)
+    last_BWT = newest_BHWT[:, 0]
     again_BWT = seen.target_probs_BWV.gather(-1, top_BWT) > last_BWT
     had: list[Tensor] = [seen.counts_BW[..., None].expand_as(again_BWT)]
-    for n in range(1, min(MOST_RISES, older_BHWT.shape[1]) + 1):
-        had.append(had[0] & rising(last_BWT, older_BHWT, seen.age_BW - 1, n))
+    for n in range(1, min(MOST_RISES, newest_BHWT.shape[1] - 1) + 1):
+        had.append(had[0] & rising(newest_BHWT, seen.age_BW - 1, n))
     had_BNWT = torch.stack(had, 1)
     rose_BNWT = had_BNWT & again_BWT[:, None]
     return {
@@ -82,7 +83,7 @@ def rises(seen: WindowHistory, top_k: int) -> dict[str, Tensor]:
 
 def distances(
     seen: WindowHistory,
-    candidates: Callable[[Tensor, Tensor, Tensor], Tensor],
+    candidates: Callable[[Tensor, Tensor], Tensor],
     top_k: int,
     committed_BW: Tensor,
 ) -> dict[str, Tensor]:
@@ -91,9 +92,9 @@ def distances(
     1 minus it is the acceptance probability of a draft token from that candidate. Sums are by
     position in the window, and over committed positions.
     """
-    last_BWT, top_BWT, older_BHWT = _top_tokens(seen, top_k)
-    target_probs_BWT = seen.target_probs_BWV.gather(-1, top_BWT)
-    candidate_BKWT = candidates(last_BWT, older_BHWT, seen.age_BW - 1)
+    newest_BHWT, top_BWT = _top_tokens(seen, top_k)
+    last_BWT, target_probs_BWT = newest_BHWT[:, 0], seen.target_probs_BWV.gather(-1, top_BWT)
+    candidate_BKWT = candidates(newest_BHWT, seen.age_BW - 1)
     # Below the top tokens every candidate is the last distribution itself.
     all_BW = total_variation(seen.past_BHWV[:, 0], seen.target_probs_BWV)
     below_BW = all_BW - total_variation(last_BWT, target_probs_BWT)
@@ -106,14 +107,13 @@ def distances(
     }
 
 
-def _top_tokens(seen: WindowHistory, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the top tokens of the last iteration: probabilities, indices, older probabilities."""
+def _top_tokens(seen: WindowHistory, top_k: int) -> tuple[Tensor, Tensor]:
+    """Return the probabilities, newest first, and the indices of the last top tokens."""
     last_BWV = seen.past_BHWV[:, 0]
     vocab_size = last_BWV.shape[-1]
-    last_BWT, top_BWT = last_BWV.topk(min(top_k or vocab_size, vocab_size), dim=-1)
-    older_BHWV = seen.past_BHWV[:, 1:]
-    index_BHWT = top_BWT[:, None].expand(-1, older_BHWV.shape[1], -1, -1)
-    return last_BWT, top_BWT, older_BHWV.gather(-1, index_BHWT)
+    top_BWT = last_BWV.topk(min(top_k or vocab_size, vocab_size), dim=-1).indices
+    index_BHWT = top_BWT[:, None].expand(-1, seen.past_BHWV.shape[1], -1, -1)
+    return seen.past_BHWV.gather(-1, index_BHWT), top_BWT
 
 
 def tests(
@@ -150,24 +150,20 @@ def fidelity(target_probs_BWV: Tensor, token_BW: Tensor, committed_BW: Tensor) -
     }
 
 
-def candidates(
-    config: PredictionConfig, p_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor
-) -> Tensor:
+def candidates(config: PredictionConfig, newest_BHWT: Tensor, age_BW: Tensor) -> Tensor:
     """Return the distributions that `CANDIDATES` names [B, K, W, T].
 
     The arguments are those of `sjdvp.decode.prediction.predictions`.
     """
-    grown_BKWT = published(config, BETAS, p_BWT, history_BLWT, age_BW)
-    moved_BKWT = momentum(config, MOMENTA, p_BWT, history_BLWT, age_BW)
-    only_B1WT = _growth_only(config, p_BWT, history_BLWT, age_BW)
-    return torch.cat([p_BWT[:, None], grown_BKWT, moved_BKWT, only_B1WT], 1)
+    trend, p_BWT = Trend(newest_BHWT, age_BW, config.decay), newest_BHWT[:, 0]
+    grown_BWT, moved_BWT = published(trend, config.rises), momentum(trend)
+    gains = [beta * grown_BWT for beta in BETAS] + [value * moved_BWT for value in MOMENTA]
+    only_B1WT = _growth_only(p_BWT, scaled(p_BWT, [grown_BWT], config.clip))
+    return torch.cat([p_BWT[:, None], scaled(p_BWT, gains, config.clip), only_B1WT], 1)
 
 
-def _growth_only(
-    config: PredictionConfig, p_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor
-) -> Tensor:
+def _growth_only(p_BWT: Tensor, grown_B1WT: Tensor) -> Tensor:
     """Return log p' = M * S: what the published rule adds to p, without p itself [B, 1, W, T]."""
-    grown_B1WT = published(config, (1.0,), p_BWT, history_BLWT, age_BW)
     growth_B1WT = grown_B1WT / p_BWT.clamp(min=1e-30)[:, None]
     mass_B1W1 = p_BWT.sum(-1, keepdim=True)[:, None]
     return growth_B1WT * (mass_B1W1 / growth_B1WT.sum(-1, keepdim=True).clamp(min=1e-30))

@@ -15,7 +15,7 @@ from sjdvp.analysis.iterations import MOST_RISES, WindowHistory
 from sjdvp.analysis.metrics import Sums, sums_row
 from sjdvp.config import PredictionConfig, RunConfig
 from sjdvp.decode.decoder import Decoder
-from sjdvp.decode.state import State, columns, pick
+from sjdvp.decode.state import State, columns
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.loading import open_engines
 from sjdvp.jobs import ImageResult, JobQueue
@@ -106,10 +106,12 @@ class Observer:
         """Add this distribution to the history, and move the history with the window."""
         first_BWV = torch.where((self._age_BW > 0)[..., None], self._first_BWV, target_probs_BWV)
         past_BHWV = torch.cat([target_probs_BWV[:, None], self._past_BHWV[:, :-1]], 1)
+        slot_B1 = columns(len(n_new_B), n_new_B.device)[:, None]
         window = self._decoder.window
         shift_BW = columns(window, target_probs_BWV.device) + n_new_B[:, None]
         source_BW = shift_BW.clamp(max=window - 1)
-        self._first_BWV, self._past_BHWV = pick(first_BWV, source_BW), pick(past_BHWV, source_BW, 2)
+        self._first_BWV = first_BWV[slot_B1, source_BW]
+        self._past_BHWV = past_BHWV.transpose(1, 2)[slot_B1, source_BW].transpose(1, 2)
         self._age_BW = torch.where(shift_BW < window, self._age_BW.gather(1, source_BW) + 1, 0)
 
     def _end(self, done_B: Tensor, key_B: Tensor) -> None:

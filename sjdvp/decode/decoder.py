@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from sjdvp.config import DecoderConfig, PredictionConfig, SamplingConfig
-from sjdvp.decode.draft import DRAFTERS, INITIALIZATIONS, Initialization, above
+from sjdvp.decode.draft import INITIALIZATIONS, Initialization, above, make_drafter
 from sjdvp.decode.prediction import n_compared, n_history, n_top
 from sjdvp.decode.state import State
 from sjdvp.decode.verify import make_verifier
 from sjdvp.interfaces import Drafter, ImageLayout, Verifier
+from sjdvp.sampling import n_support
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,14 @@ class Decoder:
         V, W, S = self.layout.vocab_size, self.window, self.layout.length
         L, K = n_history(self.prediction), n_compared(self.prediction)
         T = n_top(self.prediction, V) if K else 0
-        n_recent = max(W, self.layout.farthest_above) if self.initialization is above else 0
+        n_recent = self.layout.n_cells if self.initialization is above else 0
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(batch_size, *shape, dtype=dtype, device=device)
 
         return State(
             key_B=zeros(),
+            position_key_BS=zeros(S + 2 * W),
             n_B=zeros() + S,
             nfe_B=zeros(),
             tokens_BS=zeros(S + W),
@@ -45,7 +47,7 @@ class Decoder:
             draft_BW=zeros(W),
             draft_probs_BWV=zeros(W, V, dtype=dtype),
             # A view, as each step leaves it: torch.compile distinguishes strides.
-            history_BLWV=zeros(L + (L > 0), W, V, dtype=dtype)[:, :L],
+            history_BWLV=zeros(W, L + (L > 0), V, dtype=dtype)[:, :, :L],
             age_BW=zeros(W),
             top_BWT=zeros(W, T),
             predicted_BKWT=zeros(K, W, T, dtype=dtype),
@@ -67,12 +69,13 @@ def make_decoder(
     `codebook` returns the codebook vectors [V, E], `neighbours` the nearest tokens of each token
     [V, M]; they are called for relaxed verifiers only.
     """
+    support = n_support(sampling, layout.vocab_size)
     return Decoder(
         sampling=sampling,
         layout=layout,
         window=config.width,
-        drafter=DRAFTERS[config.drafter],
-        verifier=make_verifier(config, codebook, neighbours),
+        drafter=make_drafter(config, support, layout.vocab_size),
+        verifier=make_verifier(config, codebook, neighbours, support),
         prediction=config.prediction,
         initialization=INITIALIZATIONS[config.init],
     )

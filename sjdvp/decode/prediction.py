@@ -6,12 +6,13 @@ how many draft tokens are accepted. It moves probability among the T most probab
 leaves the rest alone, so the arithmetic is over T tokens, most probable first, and not over V.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from sjdvp.config import PredictionConfig
-from sjdvp.decode.state import State, pick
-from sjdvp.sampling import total_variation
+from sjdvp.decode.state import State, take
 
 _FLOOR = 1e-6  # added to a probability before its logarithm: a token new in the top-k had none
 _KEEP = 0.98  # of a prediction's error, one committed position later
@@ -23,91 +24,106 @@ def predict(
     state: State,
     target_probs_BWV: Tensor,
     is_new_BW: Tensor,
-    source_BW: Tensor,
+    source: tuple[Tensor, Tensor],
     enters_BW: Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Slide the distributions by `source_BW`; return the predicted ones, and the changed state.
+    """Slide the distributions; return the predicted ones, and the changed state.
 
     `is_new_BW` marks the columns that were committed, `enters_BW` those that enter the window;
-    their
-    prediction has no meaning. The result is p' [B, W, V] and fields of `State` by name.
+    their prediction has no meaning. `source` indexes the slot and the column that each column comes
+    from. The result is p' [B, W, V] and fields of `State` by name.
     """
     if config.kind == "none":
-        return pick(target_probs_BWV, source_BW), {}
-    newest_BLWV = _slide(target_probs_BWV, state.history_BLWV, source_BW)
-    age_BW = state.age_BW.gather(1, source_BW)
-    p_BWV, L = newest_BLWV[:, 0], state.history_BLWV.shape[1]
-    p_BWT, top_BWT = p_BWV.topk(n_top(config, p_BWV.shape[-1]), dim=-1)
-    history_BLWT = newest_BLWV[:, 1:].gather(-1, top_BWT[:, None].expand(-1, L, -1, -1))
-    predicted_BKWT = predictions(config, p_BWT, history_BLWT, age_BW)
+        return target_probs_BWV[source], {}
+    newest_BWHV = _slide(target_probs_BWV, state.history_BWLV, source)
+    age_BW = state.age_BW[source]
+    p_BWV, L = newest_BWHV[:, :, 0], state.history_BWLV.shape[2]
+    top_BWT = p_BWV.topk(n_top(config, p_BWV.shape[-1]), dim=-1).indices
+    newest_BWHT = newest_BWHV.gather(-1, top_BWT[:, :, None].expand(-1, -1, L + 1, -1))
+    predicted_BKWT = predictions(config, newest_BWHT.transpose(1, 2), age_BW)
     changed = {
-        "history_BLWV": newest_BLWV[:, :L],
-        "age_BW": torch.where(enters_BW, 0, (age_BW + 1).clamp(max=L)),
+        "history_BWLV": newest_BWHV[:, :, :L],
+        "age_BW": (age_BW + 1).masked_fill(enters_BW, 0),
     }
     chosen_BWT = predicted_BKWT[:, 0]
     if n_compared(config):
-        error_BK = _errors(state, target_probs_BWV, is_new_BW & (state.age_BW > 0))
+        error_BK = _errors(state, target_probs_BWV, is_new_BW.logical_and(state.age_BW))
         chosen_BWT = _choose(predicted_BKWT, error_BK)
         changed |= {"top_BWT": top_BWT, "predicted_BKWT": predicted_BKWT, "error_BK": error_BK}
     return p_BWV.scatter(-1, top_BWT, chosen_BWT), changed
 
 
-def predictions(
-    config: PredictionConfig, p_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor
-) -> Tensor:
+def predictions(config: PredictionConfig, newest_BHWT: Tensor, age_BW: Tensor) -> Tensor:
     """Return the predicted distributions that a configuration compares [B, K, W, T].
 
-    Each has the mass of p over the T tokens. `age_BW` says how many of the L distributions in
-    `history_BLWT` exist. Of several, the plain distribution comes first.
+    `newest_BHWT` holds the last distributions of each position at its T tokens, newest first: p and
+    the L before it, of which `age_BW` exist. Each result has the mass of p over these tokens. Of
+    several, p itself comes first.
     """
+    trend, p_BWT = Trend(newest_BHWT, age_BW, config.decay), newest_BHWT[:, 0]
     if config.kind == "published":
-        return published(config, (config.beta,), p_BWT, history_BLWT, age_BW)
+        return scaled(p_BWT, [config.beta * published(trend, config.rises)], config.clip)
+    moved_BWT = config.momentum * momentum(trend)
     if config.kind == "momentum":
-        return momentum(config, (config.momentum,), p_BWT, history_BLWT, age_BW)
-    factors, betas = (config.momentum, 2 * config.momentum), (0.5 * config.beta, config.beta)
-    moved_BKWT = momentum(config, factors, p_BWT, history_BLWT, age_BW)
-    grown_BKWT = published(config, betas, p_BWT, history_BLWT, age_BW)
-    return torch.cat([p_BWT[:, None], moved_BKWT, grown_BKWT], 1)
+        return scaled(p_BWT, [moved_BWT], config.clip)
+    grown_BWT = config.beta * published(trend, config.rises)
+    gains = [moved_BWT, 2 * moved_BWT, 0.5 * grown_BWT, grown_BWT]
+    return torch.cat([p_BWT[:, None], scaled(p_BWT, gains, config.clip)], 1)
 
 
-def published(
-    config: PredictionConfig,
-    betas: tuple[float, ...],
-    p_BWT: Tensor,
-    history_BLWT: Tensor,
-    age_BW: Tensor,
-) -> Tensor:
-    """Return log p' = log p + beta * M * S per beta [B, K, W, T] (arXiv 2603.27115, section 3).
+class Trend:
+    """The last distributions of each position, and what all predictions from them need."""
+
+    def __init__(self, newest_BHWT: Tensor, age_BW: Tensor, decay: float) -> None:
+        """Take the arguments of `predictions`; an older distribution weighs `decay` times less."""
+        self.newest_BHWT, self.age_BW = newest_BHWT, age_BW
+        self.log_BHWT = (newest_BHWT + _FLOOR).log()
+        lag_L = torch.arange(
+            newest_BHWT.shape[1] - 1, dtype=newest_BHWT.dtype, device=age_BW.device
+        )
+        exists_BLW = lag_L[:, None] < age_BW[:, None]
+        score_L1 = (lag_L * math.log(decay))[:, None]
+        self._weight_BLW1 = torch.where(exists_BLW, score_L1, -1e9).softmax(1)[..., None]
+
+    def mean(self, values_BHWT: Tensor) -> Tensor:
+        """Return the weighted mean over the history, without the newest [B, W, T].
+
+        It has no meaning where there is no history.
+        """
+        return (self._weight_BLW1 * values_BHWT[:, 1:]).sum(1)
+
+
+def published(trend: Trend, rises: int) -> Tensor:
+    """Return the gain M * S of log p [B, W, T] (arXiv 2603.27115, section 3).
 
     S = log p - log of the weighted mean of the history; M = 1 where p rose N times in a row.
     """
-    mean_BWT = (_weights(history_BLWT, age_BW, config.decay) * history_BLWT).sum(1)
-    gain_BWT = ((p_BWT + _FLOOR) / (mean_BWT + _FLOOR)).log()
-    rose_BWT = rising(p_BWT, history_BLWT, age_BW, config.rises)
-    return _moved(p_BWT, gain_BWT * rose_BWT, betas, config.clip)
+    gain_BWT = trend.log_BHWT[:, 0] - (trend.mean(trend.newest_BHWT) + _FLOOR).log()
+    return gain_BWT * rising(trend.newest_BHWT, trend.age_BW, rises)
 
 
-def momentum(
-    config: PredictionConfig,
-    factors: tuple[float, ...],
-    p_BWT: Tensor,
-    history_BLWT: Tensor,
-    age_BW: Tensor,
-) -> Tensor:
-    """Return log p' = log p + factor * (log p - mean of log history) for each factor [B, K, W, T].
+def momentum(trend: Trend) -> Tensor:
+    """Return the gain log p - mean of log history [B, W, T].
 
     A factor below 0 pulls p back toward its history: what has just moved is expected to move back.
     """
-    log_BLWT = (history_BLWT + _FLOOR).log()
-    mean_BWT = (_weights(history_BLWT, age_BW, config.decay) * log_BLWT).sum(1)
-    gain_BWT = ((p_BWT + _FLOOR).log() - mean_BWT) * (age_BW > 0)[..., None]
-    return _moved(p_BWT, gain_BWT, factors, config.clip)
+    gain_BWT = trend.log_BHWT[:, 0] - trend.mean(trend.log_BHWT)
+    return gain_BWT * (trend.age_BW > 0)[..., None]
 
 
-def rising(p_BWT: Tensor, history_BLWT: Tensor, age_BW: Tensor, rises: int) -> Tensor:
+def rising(newest_BHWT: Tensor, age_BW: Tensor, rises: int) -> Tensor:
     """Return where a probability rose strictly in each of the last N iterations, bool [B, W, T]."""
-    newer_BLWT = torch.cat([p_BWT[:, None], history_BLWT[:, : rises - 1]], 1)
-    return (newer_BLWT > history_BLWT[:, :rises]).all(1) & (age_BW >= rises)[..., None]
+    rose_BNWT = newest_BHWT[:, :rises] > newest_BHWT[:, 1 : rises + 1]
+    return rose_BNWT.all(1) & (age_BW >= rises)[..., None]
+
+
+def scaled(p_BWT: Tensor, gains: list[Tensor], clip: float) -> Tensor:
+    """Return p * exp(gain) for each gain [B, W, T], scaled to the mass of p: [B, K, W, T].
+
+    The exponent is at most `clip` nats.
+    """
+    log_BKWT = p_BWT.log()[:, None] + torch.stack(gains, 1).clamp(-clip, clip)
+    return log_BKWT.softmax(-1) * p_BWT.sum(-1, keepdim=True)[:, None]
 
 
 def n_top(config: PredictionConfig, vocab_size: int) -> int:
@@ -125,49 +141,27 @@ def n_history(config: PredictionConfig) -> int:
     return 0 if config.kind == "none" else config.history
 
 
-def _slide(probs_BWV: Tensor, history_BLWV: Tensor, source_BW: Tensor) -> Tensor:
-    """Return this iteration's distributions and the history before it [B, L+1, W, V], slid.
+def _slide(probs_BWV: Tensor, history_BWLV: Tensor, source: tuple[Tensor, Tensor]) -> Tensor:
+    """Return this iteration's distributions and the history before it [B, W, L+1, V], slid.
 
     Put together in three dimensions: torch.compile takes a stack of distributions, which has four,
     for images and lays it out channels last.
     """
-    (B, L), (W, V) = history_BLWV.shape[:2], probs_BWV.shape[1:]
-    newest = torch.cat([probs_BWV, history_BLWV.flatten(1, 2)], 1)
-    return pick(newest.view(B, L + 1, W, V), source_BW, 2)
-
-
-def _weights(history_BLWT: Tensor, age_BW: Tensor, decay: float) -> Tensor:
-    """Return the weight of each past distribution, decay^(l-1), summing to one [B, L, W, 1].
-
-    It is zero where the distribution does not exist, and everywhere if none does.
-    """
-    lag_L = torch.arange(history_BLWT.shape[1], device=age_BW.device)
-    decay_L1 = (decay ** lag_L.to(history_BLWT.dtype))[:, None]
-    weight_BLW = (lag_L[:, None] < age_BW[:, None, :]) * decay_L1
-    return (weight_BLW / weight_BLW.sum(1, keepdim=True).clamp(min=1e-12))[..., None]
-
-
-def _moved(p_BWT: Tensor, gain_BWT: Tensor, factors: tuple[float, ...], clip: float) -> Tensor:
-    """Return p * exp(factor * gain) for each factor [B, K, W, T], scaled to the mass of p.
-
-    The exponent is at most `clip` nats.
-    """
-    gain_BKWT = torch.stack([factor * gain_BWT for factor in factors], 1)
-    moved_BKWT = p_BWT[:, None] * gain_BKWT.clamp(-clip, clip).exp()
-    mass_B1W1 = p_BWT.sum(-1, keepdim=True)[:, None]
-    return moved_BKWT * (mass_B1W1 / moved_BKWT.sum(-1, keepdim=True).clamp(min=1e-30))
+    newest_BWD = torch.cat([probs_BWV, history_BWLV.flatten(2)], -1)
+    return newest_BWD[source].unflatten(-1, (-1, probs_BWV.shape[-1]))
 
 
 def _errors(state: State, target_probs_BWV: Tensor, counts_BW: Tensor) -> Tensor:
-    """Update the running distance between each prediction and the distribution that came [B, K].
+    """Update the running distance (L1) of each prediction from the distribution that came [B, K].
 
     Only positions committed now count: the choice for a later position never depends on that
     position's own draft. Predictions differ at the T tokens alone, so the distance is taken there.
     """
-    came_BWT = target_probs_BWV.gather(-1, state.top_BWT)
-    apart_BKW = total_variation(state.predicted_BKWT, came_BWT[:, None])
-    missed_BK = (apart_BKW * counts_BW[:, None]).sum(-1)
-    return state.error_BK * _KEEP ** counts_BW.sum(-1, keepdim=True).to(missed_BK.dtype) + missed_BK
+    came_B1WT = target_probs_BWV.gather(-1, state.top_BWT)[:, None]
+    missed_BKWT = (state.predicted_BKWT - came_B1WT) * counts_BW[:, None, :, None]
+    missed_BK = torch.linalg.vector_norm(missed_BKWT, 1, (-1, -2))
+    n_counted_B1 = counts_BW.sum(-1, keepdim=True, dtype=missed_BK.dtype)
+    return torch.addcmul(missed_BK, state.error_BK, _KEEP**n_counted_B1)
 
 
 def _choose(predicted_BKWT: Tensor, error_BK: Tensor) -> Tensor:
@@ -175,6 +169,5 @@ def _choose(predicted_BKWT: Tensor, error_BK: Tensor) -> Tensor:
 
     It is the first, plain one, unless another is better by a margin.
     """
-    handicap_K = torch.ones_like(error_BK[0])
-    handicap_K[0] = 1 - _MARGIN
-    return pick(predicted_BKWT, (error_BK * handicap_K).argmin(-1, keepdim=True)).squeeze(1)
+    plain_B1, other_BK = error_BK[:, :1] * (1 - _MARGIN), error_BK[:, 1:]
+    return take(predicted_BKWT, torch.cat([plain_B1, other_BK], 1).argmin(-1))

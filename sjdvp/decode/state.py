@@ -17,18 +17,21 @@ class State:
     """
 
     key_B: Tensor  # key of the slot's noise, made from the image seed
+    position_key_BS: (
+        Tensor  # the same of each position; 2W more, as far as the next window may reach
+    )
     n_B: Tensor  # positions committed
-    nfe_B: Tensor  # iterations so far (prefill not counted)
+    nfe_B: Tensor  # iterations so far (prefill not counted); of an idle slot without meaning
     tokens_BS: Tensor  # committed tokens; W more, so that a whole window can be written anywhere
     accept_map_BS: Tensor  # bool: the token was accepted, not resampled and no bonus; W more
     draft_BW: Tensor
     draft_probs_BWV: Tensor  # q: the distribution each draft token was sampled from
-    history_BLWV: Tensor  # the last L target distributions of each position, newest first
-    age_BW: Tensor  # how many of these exist, at most L
+    history_BWLV: Tensor  # the last L target distributions of each position, newest first
+    age_BW: Tensor  # how many it has had
     top_BWT: Tensor  # the T most probable tokens of the newest distribution
     predicted_BKWT: Tensor  # the K predicted distributions at these tokens
     error_BK: Tensor  # running distance between each prediction and what came
-    recent_BAV: Tensor  # newest target distribution of position i at i mod A
+    recent_BAV: Tensor  # newest target distribution in each cell of the layout; at first uniform
     bad_B: Tensor  # bool: a logit was not finite
 
     def tensors(self) -> list[Tensor]:
@@ -51,15 +54,3 @@ def take(t_BW: Tensor, column_B: Tensor) -> Tensor:
     """Return column column_B[b] of each sequence: [B, W, ...] -> [B, ...]."""
     index = column_B.view(-1, *[1] * (t_BW.dim() - 1)).expand(-1, 1, *t_BW.shape[2:])
     return t_BW.gather(1, index).squeeze(1)
-
-
-def pick(t: Tensor, index: Tensor, dim: int = 1) -> Tensor:
-    """Return the entries index[b] of dimension `dim`: [B, ..., M, ...] -> [B, ..., N, ...].
-
-    `index` is int64 [B, N]. Whole distributions are copied: a gather, whose index is as large as
-    its result, takes ten times as long on a CPU.
-    """
-    before, length, after = t.shape[:dim], t.shape[dim], t.shape[dim + 1 :]
-    start = (torch.arange(before.numel(), device=t.device) * length).view(*before, 1)
-    line = start + index.view(before[0], *[1] * (dim - 1), -1)
-    return t.flatten(0, dim).index_select(0, line.flatten()).view(*before, index.shape[1], *after)

@@ -10,53 +10,54 @@ import torch
 from torch import Tensor
 
 from sjdvp.decode.decoder import Decoder
-from sjdvp.decode.draft import Known
+from sjdvp.decode.draft import Known, uniform_probs
 from sjdvp.decode.prediction import predict
-from sjdvp.decode.state import State, columns, pick
-from sjdvp.rng import Noise
-from sjdvp.sampling import one_hot_where, to_probs
+from sjdvp.decode.state import State, columns
+from sjdvp.rng import Noise, position_keys
+from sjdvp.sampling import to_probs
 
 
 def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
     """Verify the window against the model's logits, commit, slide the window, predict, draft."""
     layout, W, S = decoder.layout, decoder.window, decoder.layout.length
-    column_W = columns(W, logits_BWV.device)
-    nfe_B = state.nfe_B + (state.n_B < S)
+    slot_B1 = columns(len(state.n_B), logits_BWV.device)[:, None]
+    column_X = columns(2 * W, logits_BWV.device)
+    column_W = column_X[:W]
     # Positions and their noise are made once, for this window and wherever the next one may lie.
-    pos_BX = state.n_B[:, None] + columns(2 * W, logits_BWV.device)
-    forced_BX, noise = layout.forced_at(pos_BX), Noise(state.key_B, pos_BX, nfe_B)
-    pos_BW = pos_BX[:, :W]
+    pos_BX = state.n_B[:, None] + column_X
+    pos_BW, n_left_B = pos_BX[:, :W], S - state.n_B
+    nfe_B = state.nfe_B + 1
+    noise = Noise(state.position_key_BS.gather(1, pos_BX), nfe_B)
 
     # 1. Verify: test the draft tokens x ~ q against the target distributions p, left to right.
-    p_BWV = to_probs(logits_BWV, forced_BX[:, :W], decoder.sampling).to(state.draft_probs_BWV.dtype)
     q_BWV, x_BW = state.draft_probs_BWV, state.draft_BW
-    is_draft_BW = (column_W < W - 1) & (pos_BW < S)
-    verdict = decoder.verifier(p_BWV, q_BWV, x_BW, is_draft_BW, noise.first(W))
+    p_BWV = to_probs(logits_BWV, layout.forced_at(pos_BW), decoder.sampling).to(q_BWV.dtype)
+    verdict = decoder.verifier(p_BWV, q_BWV, x_BW, noise.first(W))
 
     # 2. Commit the accepted tokens and the one after them: resampled, or the bonus token.
-    n_new_B = torch.minimum(verdict.accepted_B + 1, S - state.n_B)
+    n_new_B = torch.minimum(verdict.accepted_B + 1, n_left_B)
     accepted_BW = column_W < verdict.accepted_B[:, None]
     token_BW = torch.where(accepted_BW, x_BW, verdict.token_B[:, None])
     tokens_BS = state.tokens_BS.scatter(1, pos_BW, token_BW)  # those not committed do not count
     accept_map_BS = state.accept_map_BS.scatter(1, pos_BW, accepted_BW)
-    recent_BAV = _put(state.recent_BAV, pos_BW, p_BWV)
+    recent_BAV = _put(state.recent_BAV, slot_B1, layout.cell(pos_BW), p_BWV)
 
     # 3. Slide the window: column w of the next window is column w + n_new of this one, or enters.
     shift_BW = column_W + n_new_B[:, None]
     source_BW, enters_BW = shift_BW.clamp(max=W - 1), shift_BW >= W
-    next_pos_BW = state.n_B[:, None] + shift_BW
-    old_x_BW, old_q_BWV = x_BW.gather(1, source_BW), pick(q_BWV, source_BW)
-    has_old_BW = is_draft_BW.gather(1, source_BW) & ~enters_BW
+    source = (slot_B1, source_BW)
+    old_x_BW, old_q_BWV = x_BW[source], q_BWV[source]
+    has_old_BW = shift_BW < W - 1  # the last column had no draft token
 
     # 4. Predict the distribution that the next draft tokens are sampled from. It is stored as q.
     is_new_BW = column_W < n_new_B[:, None]
-    q_BWV, changed = predict(decoder.prediction, state, p_BWV, is_new_BW, source_BW, enters_BW)
-    known = Known(p_BWV, x_BW, recent_BAV, state.n_B + W, layout)
-    q_BWV = torch.where(enters_BW[..., None], decoder.initialization(known, next_pos_BW), q_BWV)
-    q_BWV = one_hot_where(forced_BX.gather(1, shift_BW), q_BWV)
+    q_BWV, changed = predict(decoder.prediction, state, p_BWV, is_new_BW, source, enters_BW)
+    known = Known(p_BWV, x_BW, recent_BAV, slot_B1, pos_BX[:, W], layout)
+    first_q_BWV = decoder.initialization(known, pos_BX.gather(1, shift_BW))
+    q_BWV = torch.where(enters_BW[..., None], first_q_BWV, q_BWV)
 
     # 5. Draft.
-    x_BW = decoder.drafter(q_BWV, old_q_BWV, old_x_BW, has_old_BW, noise.after(n_new_B, W))
+    x_BW = decoder.drafter(q_BWV, old_q_BWV, old_x_BW, has_old_BW, noise.at(shift_BW))
     return replace(
         state,
         n_B=state.n_B + n_new_B,
@@ -66,7 +67,7 @@ def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
         draft_BW=x_BW,
         draft_probs_BWV=q_BWV,
         recent_BAV=recent_BAV,
-        bad_B=state.bad_B | ~_finite(logits_BWV),
+        bad_B=state.bad_B.logical_or(_not_finite(logits_BWV)),
         **changed,
     )
 
@@ -89,39 +90,42 @@ def admit(
     `logits_BV` are the prefill's logits of position 0 and `key_B` the noise keys, one entry for
     each of `slots`.
     """
-    layout = decoder.layout
+    layout, W, dtype = decoder.layout, decoder.window, state.draft_probs_BWV.dtype
     state.reset(slots, key_B)
-    zero_B1 = torch.zeros_like(key_B)[:, None]
-    is_draft_B1 = torch.zeros_like(zero_B1, dtype=torch.bool)
-    p_B1V = to_probs(logits_BV[:, None], layout.forced_at(zero_B1), decoder.sampling)
-    p_B1V = p_B1V.to(state.draft_probs_BWV.dtype)
-    noise = Noise(key_B, zero_B1, zero_B1[:, 0])
-    token_B = decoder.verifier(p_B1V, torch.zeros_like(p_B1V), zero_B1, is_draft_B1, noise).token_B
-    state.tokens_BS[slots, 0] = token_B
+    pos_BS = columns(state.position_key_BS.shape[1], key_B.device).expand(len(slots), -1)
+    position_key_BS, zero_B = position_keys(key_B, pos_BS), torch.zeros_like(key_B)
+    pos_BW = pos_BS[:, 1 : W + 1]
+    p_B1V = to_probs(logits_BV[:, None], layout.forced_at(pos_BS[:, :1]), decoder.sampling)
+    p_B1V = p_B1V.to(dtype)
+    noise = Noise(position_key_BS[:, :1], zero_B)
+    no_q_B1V = torch.zeros_like(p_B1V)
+    token_B = decoder.verifier(p_B1V, no_q_B1V, zero_B[:, None], noise).token_B
     state.n_B[slots] = 1
-    state.bad_B[slots] = ~_finite(logits_BV[:, None])
+    state.position_key_BS[slots] = position_key_BS
+    state.tokens_BS[slots, 0] = token_B
+    state.bad_B[slots] = _not_finite(logits_BV[:, None]).bool()
     if state.recent_BAV.shape[1]:
+        state.recent_BAV[slots] = uniform_probs(layout, pos_BS[:, : layout.n_cells], dtype)
         state.recent_BAV[slots, 0] = p_B1V[:, 0]
 
-    end_B = zero_B1[:, 0] + 1  # positions from 1 on have had no distribution
-    pos_BW = end_B[:, None] + columns(decoder.window, key_B.device)
-    known = Known(p_B1V, token_B[:, None], state.recent_BAV[slots], end_B, layout)
-    q_BWV = one_hot_where(layout.forced_at(pos_BW), decoder.initialization(known, pos_BW))
-    has_old_BW = torch.zeros_like(pos_BW, dtype=torch.bool)
-    noise = Noise(key_B, pos_BW, zero_B1[:, 0])
+    slot_B1 = columns(len(slots), key_B.device)[:, None]
+    known = Known(p_B1V, token_B[:, None], state.recent_BAV[slots], slot_B1, zero_B + 1, layout)
+    q_BWV = decoder.initialization(known, pos_BW)
+    no_BW = torch.zeros_like(state.draft_BW[slots])
+    noise = Noise(position_key_BS[:, 1 : W + 1], zero_B)
     state.draft_probs_BWV[slots] = q_BWV
-    state.draft_BW[slots] = decoder.drafter(q_BWV, q_BWV, pos_BW * 0, has_old_BW, noise)
+    state.draft_BW[slots] = decoder.drafter(q_BWV, q_BWV, no_BW, no_BW.bool(), noise)
 
 
-def _put(recent_BAV: Tensor, pos_BW: Tensor, p_BWV: Tensor) -> Tensor:
-    """Return the newest distributions with this window's put in, each at its position modulo A."""
-    batch_size, n_recent, _ = recent_BAV.shape
-    if n_recent == 0:
+def _put(recent_BAV: Tensor, slot_B1: Tensor, cell_BW: Tensor, p_BWV: Tensor) -> Tensor:
+    """Return the newest distribution of each cell, with this window's put in."""
+    n_cells = recent_BAV.shape[1]
+    if n_cells == 0:
         return recent_BAV
-    slot_B1 = columns(batch_size, pos_BW.device)[:, None]
-    return recent_BAV.index_put((slot_B1, pos_BW.remainder(n_recent)), p_BWV)
+    # A window wider than the cells holds several positions of one: the last of them counts.
+    return recent_BAV.index_put((slot_B1, cell_BW[:, -n_cells:]), p_BWV[:, -n_cells:])
 
 
-def _finite(logits_BWV: Tensor) -> Tensor:
-    """Return whose logits are all finite, bool [B]: zero times inf or NaN is NaN."""
-    return (logits_BWV * 0).sum((-1, -2)) == 0
+def _not_finite(logits_BWV: Tensor) -> Tensor:
+    """Return NaN, which is true, for sequences with a logit that is not finite, else 0 [B]."""
+    return (logits_BWV * 0).sum((-1, -2))

@@ -1,6 +1,6 @@
 """Verification: how many draft tokens of a window are accepted, and the token that follows them.
 
-`rejection_sampling` and `same_noise` are lossless. `Lantern` and `Gsd` are relaxed: they accept
+`rejection_sampling` and `SameNoise` are lossless. `Lantern` and `Gsd` are relaxed: they accept
 more draft tokens, and the output distribution is no longer exactly the model's. They replace only
 the test of a draft token; a coupled drafter keeps its drafts by the exact rule all the same.
 """
@@ -15,45 +15,48 @@ from sjdvp.config import DecoderConfig, RelaxConfig
 from sjdvp.decode.state import take
 from sjdvp.interfaces import Verdict, Verifier
 from sjdvp.rng import Noise, Purpose
-from sjdvp.sampling import gumbel_sample, probability_of, residual, sample
+from sjdvp.sampling import gumbel_sample, keeps, probability_of, residual, running_sum, sample
 
 
 def rejection_sampling(
     target_probs_BWV: Tensor,
     draft_probs_BWV: Tensor,
     draft_BW: Tensor,
-    is_draft_BW: Tensor,
     noise: Noise,
 ) -> Verdict:
     """Accept x with probability min(1, p(x)/q(x)), else sample (p - q)+ normalised.
 
-    Speculative sampling, arXiv 2211.17192. Where there is no draft token (the bonus token, or past
-    the end of the image) q counts as zero, so that p is sampled. See `sjdvp.interfaces.Verifier`.
+    Speculative sampling, arXiv 2211.17192. The bonus token is sampled from p: q counts as zero in
+    the last column. See `sjdvp.interfaces.Verifier`.
     """
-    u_BW = noise.uniform_BW(Purpose.ACCEPT)
     p_BW = probability_of(target_probs_BWV, draft_BW)
     q_BW = probability_of(draft_probs_BWV, draft_BW)
-    accepted_B = n_leading(is_draft_BW & (u_BW * q_BW < p_BW))
+    accepted_B = n_leading(keeps(p_BW, q_BW, noise.ticks_BW(Purpose.ACCEPT)))
     p_BV = take(target_probs_BWV, accepted_B)
-    return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, is_draft_BW, accepted_B, noise))
+    return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, accepted_B, noise))
 
 
-def same_noise(
-    target_probs_BWV: Tensor,
-    draft_probs_BWV: Tensor,
-    draft_BW: Tensor,
-    is_draft_BW: Tensor,
-    noise: Noise,
-) -> Verdict:
+@dataclass(frozen=True)
+class SameNoise:
     """Accept x where it is the model's own Gumbel-max sample with the position's fixed noise.
 
     arXiv 2002.09928. The committed tokens are, token for token, the autoregressive sample of the
-    same seed, whatever was drafted; q is not used. See `sjdvp.interfaces.Verifier`.
+    same seed, whatever was drafted; q is not used.
     """
-    V = target_probs_BWV.shape[-1]
-    token_BW = gumbel_sample(target_probs_BWV, noise.exponential_BWV(V))
-    accepted_B = n_leading(is_draft_BW & (token_BW == draft_BW))
-    return Verdict(accepted_B, take(token_BW, accepted_B))
+
+    n_support: int  # see `sjdvp.sampling.gumbel_sample`
+
+    def __call__(
+        self,
+        target_probs_BWV: Tensor,
+        draft_probs_BWV: Tensor,
+        draft_BW: Tensor,
+        noise: Noise,
+    ) -> Verdict:
+        """See `sjdvp.interfaces.Verifier`."""
+        token_BW = gumbel_sample(target_probs_BWV, noise, self.n_support)
+        accepted_B = n_leading(token_BW == draft_BW)
+        return Verdict(accepted_B, take(token_BW, accepted_B))
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,6 @@ class Lantern:
         target_probs_BWV: Tensor,
         draft_probs_BWV: Tensor,
         draft_BW: Tensor,
-        is_draft_BW: Tensor,
         noise: Noise,
     ) -> Verdict:
         """See `sjdvp.interfaces.Verifier`."""
@@ -83,20 +85,21 @@ class Lantern:
         p_BW = probability_of(target_probs_BWV, draft_BW)
         delta_BW = torch.full_like(p_BW, self.config.delta)
         budget_BW = self.config.scale * p_BW if self.config.scale > 0 else delta_BW
-        lends_BWM = near_p_BWM.cumsum(-1) <= budget_BW[..., None]
+        lends_BWM = running_sum(near_p_BWM) <= running_sum(budget_BW[..., None])
         lent_BW = (near_p_BWM * lends_BWM).sum(-1)
-        u_BW = noise.uniform_BW(Purpose.ACCEPT)
         q_BW = probability_of(draft_probs_BWV, draft_BW)
-        accepted_B = n_leading(is_draft_BW & (u_BW * q_BW < p_BW + lent_BW))
+        ticks_BW = noise.ticks_BW(Purpose.ACCEPT)
+        accepted_B = n_leading(keeps(p_BW + lent_BW, q_BW, ticks_BW))
 
         p_BV = take(target_probs_BWV, accepted_B)
         rest_BV = p_BV.scatter(1, take(draft_BW, accepted_B)[:, None], 0.0)
         near_p_BM = take(near_p_BWM, accepted_B).masked_fill(take(lends_BWM, accepted_B), 0.0)
         rest_BV = rest_BV.scatter(1, take(near_BWM, accepted_B), near_p_BM)
         # Without a draft token, or with nothing left of p, p itself is sampled.
-        usable_B1 = take(is_draft_BW, accepted_B)[:, None] & (rest_BV.sum(-1, keepdim=True) > 0)
+        was_rejected_B1 = (accepted_B < draft_BW.shape[1] - 1)[:, None]
+        usable_B1 = was_rejected_B1 & (rest_BV.sum(-1, keepdim=True) > 0)
         p_BV = torch.where(usable_B1, rest_BV, p_BV)
-        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, is_draft_BW, accepted_B, noise))
+        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, accepted_B, noise))
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,6 @@ class Gsd:
         target_probs_BWV: Tensor,
         draft_probs_BWV: Tensor,
         draft_BW: Tensor,
-        is_draft_BW: Tensor,
         noise: Noise,
     ) -> Verdict:
         """See `sjdvp.interfaces.Verifier`."""
@@ -130,9 +132,9 @@ class Gsd:
         in_cluster_BWG = (is_similar_BWG | is_x_BWG) & is_token_BWG
         p_BW = (p_BWG * in_cluster_BWG).sum(-1)
         q_BW = (draft_probs_BWV.gather(-1, token_BWG) * in_cluster_BWG).sum(-1)
-        accepted_B = n_leading(is_draft_BW & (noise.uniform_BW(Purpose.ACCEPT) * q_BW < p_BW))
+        accepted_B = n_leading(keeps(p_BW, q_BW, noise.ticks_BW(Purpose.ACCEPT)))
         p_BV = take(target_probs_BWV, accepted_B)
-        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, is_draft_BW, accepted_B, noise))
+        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, accepted_B, noise))
 
     def _group(self, probs_BWV: Tensor, token_BW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the tokens around `token_BW` in rank: probabilities, tokens, and which exist."""
@@ -147,32 +149,35 @@ class Gsd:
 
 
 def n_leading(ok_BW: Tensor) -> Tensor:
-    """Return how many columns are True before the first False [B]."""
-    return ok_BW.long().cumprod(-1).sum(-1)
+    """Return how many draft tokens come before the first that is not ok [B].
+
+    The last column holds no draft token.
+    """
+    return ok_BW[:, :-1].cumprod(-1, dtype=torch.int64).sum(-1)
 
 
-def resample(
-    p_BV: Tensor, draft_probs_BWV: Tensor, is_draft_BW: Tensor, accepted_B: Tensor, noise: Noise
-) -> Tensor:
+def resample(p_BV: Tensor, draft_probs_BWV: Tensor, accepted_B: Tensor, noise: Noise) -> Tensor:
     """Sample the token after the accepted ones from (p - q)+ normalised, int64 [B].
 
-    Where there is no draft token, q counts as zero.
+    In the last column, which holds no draft token, q counts as zero.
     """
-    q_BV = take(draft_probs_BWV, accepted_B) * take(is_draft_BW, accepted_B)[:, None]
-    return sample(residual(p_BV, q_BV), take(noise.uniform_BW(Purpose.RESAMPLE), accepted_B))
+    was_rejected_B1 = (accepted_B < draft_probs_BWV.shape[1] - 1)[:, None]
+    rest_BV = residual(p_BV, take(draft_probs_BWV, accepted_B), was_rejected_B1)
+    return sample(rest_BV, take(noise.ticks_BW(Purpose.RESAMPLE), accepted_B))
 
 
 def make_verifier(
     config: DecoderConfig,
     codebook: Callable[[], Tensor],
     neighbours: Callable[[Tensor, int], Tensor],
+    n_support: int,
 ) -> Verifier:
     """Build the verifier that a configuration names; see `sjdvp.decode.decoder.make_decoder`."""
     if config.verifier == "lantern":
         return Lantern(config.relax, neighbours(codebook(), config.relax.neighbours))
     if config.verifier == "gsd":
         return Gsd(config.relax, codebook())
-    return same_noise if config.verifier == "same-noise" else rejection_sampling
+    return SameNoise(n_support) if config.verifier == "same-noise" else rejection_sampling
 
 
 def nearest(codebook_VE: Tensor, k: int, chunk: int = 1024) -> Tensor:

@@ -20,7 +20,7 @@ from sjdvp.sampling import apply_cfg, to_probs
 
 @dataclass(frozen=True)
 class TableLayout(ImageLayout):
-    """Any positions may be forced, and the last image row may be short."""
+    """Any columns of the image may be forced, and the last image row may be short."""
 
     forced: tuple[bool, ...] = ()
 

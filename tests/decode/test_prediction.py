@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from sjdvp.config import PredictionConfig
-from sjdvp.decode.prediction import momentum, n_compared, predictions, published, rising
+from sjdvp.decode.prediction import (
+    Trend,
+    momentum,
+    n_compared,
+    predictions,
+    published,
+    rising,
+    scaled,
+)
 
 B, W, T, L = 3, 4, 6, 4
 
@@ -23,6 +31,10 @@ def distributions():
     )
     age = torch.tensor([[0, 1, 2, 3], [4, 4, 4, 4], [2, 3, 4, 0]])
     return p, past, age
+
+
+def newest(p, past):
+    return torch.cat([p[:, None], past], 1)
 
 
 def slow(p, past, age, c, rule):
@@ -62,20 +74,24 @@ def history(now, seen, weights, c):
 @pytest.mark.parametrize("rises", [1, 2, 3])
 def test_published_is_its_formula(distributions, rises):
     c = PredictionConfig(kind="published", rises=rises, history=L, beta=1.3, decay=0.6, clip=0.8)
-    found = published(c, (c.beta,), *distributions)[:, 0]
+    p, past, age = distributions
+    gain = c.beta * published(Trend(newest(p, past), age, c.decay), rises)
+    found = scaled(p, [gain], c.clip)[:, 0]
     assert torch.allclose(found, slow(*distributions, c, growth))
 
 
 def test_momentum_is_its_formula(distributions):
     c = PredictionConfig(kind="momentum", history=L, momentum=-0.4, decay=0.6)
-    found = momentum(c, (c.momentum,), *distributions)[:, 0]
+    p, past, age = distributions
+    gain = c.momentum * momentum(Trend(newest(p, past), age, c.decay))
+    found = scaled(p, [gain], c.clip)[:, 0]
     assert torch.allclose(found, slow(*distributions, c, history))
 
 
 def test_rising_needs_a_history_long_enough(distributions):
     p, past, age = distributions
-    assert not rising(p, past, age, 3)[age < 3].any()
-    assert rising(p, past, age, 1)[age >= 1].any()
+    assert not rising(newest(p, past), age, 3)[age < 3].any()
+    assert rising(newest(p, past), age, 1)[age >= 1].any()
 
 
 @pytest.mark.parametrize("kind", ["published", "momentum", "adaptive"])
@@ -83,14 +99,16 @@ def test_prediction_keeps_the_mass_and_the_support(distributions, kind):
     p, past, age = distributions
     p = p.clone()
     p[0, 3, 2] = 0
-    found = predictions(PredictionConfig(kind=kind, rises=1), p, past, age)
+    found = predictions(PredictionConfig(kind=kind, rises=1), newest(p, past), age)
     assert torch.allclose(found.sum(-1), p.sum(-1)[:, None].expand_as(found.sum(-1)))
-    assert (found[0, :, 0] == p[0, 0]).all()  # a position without a history keeps its distribution
+    # A position without a history keeps its distribution.
+    assert torch.allclose(found[0, :, 0], p[0, 0].expand_as(found[0, :, 0]), rtol=1e-12)
     assert (found[0, :, 3, 2] == 0).all() and (found >= 0).all()
 
 
 def test_adaptive_compares_the_plain_distribution_first(distributions):
     config = PredictionConfig(kind="adaptive")
-    found = predictions(config, *distributions)
+    p, past, age = distributions
+    found = predictions(config, newest(p, past), age)
     assert found.shape[1] == n_compared(config) == 5
-    assert torch.equal(found[:, 0], distributions[0])
+    assert torch.equal(found[:, 0], p)

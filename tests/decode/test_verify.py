@@ -9,7 +9,7 @@ from sjdvp import rng
 from sjdvp.config import RelaxConfig
 from sjdvp.decode.verify import Gsd, Lantern, nearest, rejection_sampling
 from sjdvp.engine.disk_cache import cached_neighbours
-from sjdvp.rng import Noise, Purpose
+from sjdvp.rng import TICK, Noise, Purpose
 
 V, W, B = 12, 5, 300
 
@@ -20,12 +20,12 @@ def case():
     p, q = (torch.rand(B, W, V, generator=generator).pow(3) for _ in range(2))
     p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
     draft = torch.multinomial(q.view(-1, V), 1, generator=generator).view(B, W)
-    live = torch.arange(W).expand(B, W) < W - 1
     noise = Noise(
-        rng.keys(list(range(B))), torch.arange(W).expand(B, W), torch.zeros(B, dtype=torch.int64)
+        rng.position_keys(rng.keys(list(range(B))), torch.arange(W).expand(B, W)),
+        torch.zeros(B, dtype=torch.int64),
     )
     codebook = torch.rand(V, 3, generator=generator)
-    return p, q, draft, live, noise, codebook
+    return p, q, draft, noise, codebook
 
 
 def test_nearest_is_the_sorted_distance(case):
@@ -42,10 +42,10 @@ def test_nearest_is_the_sorted_distance(case):
     "relax", [RelaxConfig(neighbours=6, delta=0.1), RelaxConfig(neighbours=6, scale=2.0)]
 )
 def test_lantern_follows_its_rule(case, relax):
-    p, q, draft, live, noise, codebook = case
+    p, q, draft, noise, codebook = case
     near = nearest(codebook, relax.neighbours)
-    verdict = Lantern(relax, near)(p, q, draft, live, noise)
-    u = noise.uniform_BW(Purpose.ACCEPT)
+    verdict = Lantern(relax, near)(p, q, draft, noise)
+    u = noise.ticks_BW(Purpose.ACCEPT) * TICK
     for b in range(B):
         accepted = 0
         for w in range(W - 1):
@@ -63,10 +63,10 @@ def test_lantern_follows_its_rule(case, relax):
 
 
 def test_gsd_follows_its_rule(case):
-    p, q, draft, live, noise, codebook = case
+    p, q, draft, noise, codebook = case
     relax = RelaxConfig(group=5, delta=0.08, distance=0.6)
-    verdict = Gsd(relax, codebook)(p, q, draft, live, noise)
-    u = noise.uniform_BW(Purpose.ACCEPT)
+    verdict = Gsd(relax, codebook)(p, q, draft, noise)
+    u = noise.ticks_BW(Purpose.ACCEPT) * TICK
     for b in range(B):
         accepted = 0
         for w in range(W - 1):
