@@ -2,8 +2,7 @@
 
 There is no generator and no call order: batch size, order of admission, window, shards and resume
 cannot change a number. It is the finaliser of SplitMix64 (Steele, Lea & Flood 2014) chained over
-the
-counters, in wrapping int64 arithmetic.
+the counters, in wrapping int64 arithmetic.
 """
 
 from collections.abc import Callable

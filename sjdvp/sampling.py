@@ -14,7 +14,7 @@ from sjdvp.config import SamplingConfig
 from sjdvp.rng import TICK, Noise, counters
 
 _SCALE = 2.0**38  # ticks in a probability of 1: times 24 bits of noise, they still fit into int64
-_MOST_TIES = 2048  # tokens that tie with the k-th of top-k, at most
+MOST_TIES = 2048  # tokens that may tie with the k-th of top-k where noise is made for few
 
 
 def apply_cfg(cond_BWV: Tensor, uncond_BWV: Tensor, scale_BW: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def gumbel_sample(probs_BWV: Tensor, noise: Noise, n_support: int) -> Tensor:
     """Sample tokens by Gumbel-max with the fixed noise of their positions, int64 [B, W].
 
     argmin E/p with E exponential is argmax(log p + Gumbel). Only the `n_support` most probable
-    tokens have noise made for them; all others must have probability zero.
+    tokens have noise made for them; all others must have probability zero, see `too_wide`.
     """
     V = probs_BWV.shape[-1]
     if n_support < V:
@@ -122,12 +122,19 @@ def gumbel_sample(probs_BWV: Tensor, noise: Noise, n_support: int) -> Tensor:
 
 
 def n_support(sampling: SamplingConfig, vocab_size: int) -> int:
-    """Return how many tokens of a target distribution may have a probability above zero.
+    """Return how many tokens of a target distribution get noise for Gumbel-max sampling.
 
-    With top-k these are k and those that tie with the k-th. In 16 bits many do; were there more
-    than `_MOST_TIES`, Gumbel-max sampling would leave some of them out.
+    With top-k these are k and `MOST_TIES` that tie with the k-th: in 16 bits many do.
     """
-    return min(sampling.top_k + _MOST_TIES, vocab_size) if sampling.top_k else vocab_size
+    return min(sampling.top_k + MOST_TIES, vocab_size) if sampling.top_k else vocab_size
+
+
+def too_wide(probs_BWV: Tensor, n_support: int) -> Tensor:
+    """Return which sequences have a distribution with more than `n_support` tokens, bool [B].
+
+    Gumbel-max sampling would leave some of them out.
+    """
+    return probs_BWV.count_nonzero(-1).amax(-1) > n_support
 
 
 def residual(p: Tensor, q: Tensor, has_q: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class Decoder:
     verifier: Verifier
     prediction: PredictionConfig
     initialization: Initialization
+    n_support: int  # tokens that a target distribution may have, at most
 
     def idle_state(self, batch_size: int, dtype: torch.dtype, device: torch.device) -> State:
         """Allocate a state of idle slots; probabilities are stored in `dtype`."""
@@ -69,13 +70,17 @@ def make_decoder(
     `codebook` returns the codebook vectors [V, E], `neighbours` the nearest tokens of each token
     [V, M]; they are called for relaxed verifiers only.
     """
-    support = n_support(sampling, layout.vocab_size)
+    # The first distribution of a position may be uniform, wider than the support. A draft of the
+    # verifier same-noise may come from any of its tokens; every other verifier needs all of them.
+    V = layout.vocab_size
+    support = n_support(sampling, V) if config.verifier == "same-noise" else V
     return Decoder(
         sampling=sampling,
         layout=layout,
         window=config.width,
-        drafter=make_drafter(config, support, layout.vocab_size),
+        drafter=make_drafter(config, support),
         verifier=make_verifier(config, codebook, neighbours, support),
         prediction=config.prediction,
         initialization=INITIALIZATIONS[config.init],
+        n_support=support,
     )

@@ -57,14 +57,10 @@ class Gumbel:
         return gumbel_sample(probs_BWV, noise, self.n_support)
 
 
-def make_drafter(config: DecoderConfig, n_support: int, vocab_size: int) -> Drafter:
-    """Build the drafter that a configuration names.
-
-    The first distribution of a position may be uniform, wider than `n_support` tokens. A draft of
-    the verifier same-noise may come from any of them; every other verifier needs it from all.
-    """
+def make_drafter(config: DecoderConfig, n_support: int) -> Drafter:
+    """Build the drafter that a configuration names; `n_support` as in `Decoder`."""
     if config.drafter == "gumbel":
-        return Gumbel(n_support if config.verifier == "same-noise" else vocab_size)
+        return Gumbel(n_support)
     return coupled if config.drafter == "coupled" else independent
 
 

@@ -17,9 +17,7 @@ class State:
     """
 
     key_B: Tensor  # key of the slot's noise, made from the image seed
-    position_key_BS: (
-        Tensor  # the same of each position; 2W more, as far as the next window may reach
-    )
+    position_key_BS: Tensor  # the same of each position; 2W more: the next window may reach there
     n_B: Tensor  # positions committed
     nfe_B: Tensor  # iterations so far (prefill not counted); of an idle slot without meaning
     tokens_BS: Tensor  # committed tokens; W more, so that a whole window can be written anywhere
@@ -32,7 +30,7 @@ class State:
     predicted_BKWT: Tensor  # the K predicted distributions at these tokens
     error_BK: Tensor  # running distance between each prediction and what came
     recent_BAV: Tensor  # newest target distribution in each cell of the layout; at first uniform
-    bad_B: Tensor  # bool: a logit was not finite
+    bad_B: Tensor  # bool: its logits could not be sampled from
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors, in a fixed order."""

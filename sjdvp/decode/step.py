@@ -14,7 +14,7 @@ from sjdvp.decode.draft import Known, uniform_probs
 from sjdvp.decode.prediction import predict
 from sjdvp.decode.state import State, columns
 from sjdvp.rng import Noise, position_keys
-from sjdvp.sampling import to_probs
+from sjdvp.sampling import to_probs, too_wide
 
 
 def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
@@ -67,7 +67,7 @@ def decode_step(decoder: Decoder, state: State, logits_BWV: Tensor) -> State:
         draft_BW=x_BW,
         draft_probs_BWV=q_BWV,
         recent_BAV=recent_BAV,
-        bad_B=state.bad_B.logical_or(_not_finite(logits_BWV)),
+        bad_B=state.bad_B.logical_or(_bad(decoder, logits_BWV, p_BWV)),
         **changed,
     )
 
@@ -103,7 +103,7 @@ def admit(
     state.n_B[slots] = 1
     state.position_key_BS[slots] = position_key_BS
     state.tokens_BS[slots, 0] = token_B
-    state.bad_B[slots] = _not_finite(logits_BV[:, None]).bool()
+    state.bad_B[slots] = _bad(decoder, logits_BV[:, None], p_B1V).bool()
     if state.recent_BAV.shape[1]:
         state.recent_BAV[slots] = uniform_probs(layout, pos_BS[:, : layout.n_cells], dtype)
         state.recent_BAV[slots, 0] = p_B1V[:, 0]
@@ -126,6 +126,12 @@ def _put(recent_BAV: Tensor, slot_B1: Tensor, cell_BW: Tensor, p_BWV: Tensor) ->
     return recent_BAV.index_put((slot_B1, cell_BW[:, -n_cells:]), p_BWV[:, -n_cells:])
 
 
-def _not_finite(logits_BWV: Tensor) -> Tensor:
-    """Return NaN, which is true, for sequences with a logit that is not finite, else 0 [B]."""
-    return (logits_BWV * 0).sum((-1, -2))
+def _bad(decoder: Decoder, logits_BWV: Tensor, p_BWV: Tensor) -> Tensor:
+    """Return a number that is not 0 for sequences whose logits cannot be sampled from [B].
+
+    It is NaN where a logit is not finite.
+    """
+    not_finite_B = (logits_BWV * 0).sum((-1, -2))
+    if decoder.n_support == decoder.layout.vocab_size:
+        return not_finite_B
+    return not_finite_B + too_wide(p_BWV, decoder.n_support)

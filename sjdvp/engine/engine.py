@@ -30,6 +30,7 @@ from sjdvp.errors import ImageError, PromptError
 from sjdvp.interfaces import EncodedPrompt
 from sjdvp.jobs import ImageResult, Job, JobQueue, token_digest
 from sjdvp.models.base import ImageModel
+from sjdvp.sampling import MOST_TIES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,13 +187,22 @@ class Engine:
     def _read(self, slot: int, sequence: ImageSequence, *, bad: bool) -> _Finished:
         """Read the tokens and the statistics of a finished sequence to the host."""
         if bad:
-            error = ImageError("the model gave logits that are not finite", "try --dtype fp32")
-            return _failed(sequence, error)
+            return _failed(sequence, self._bad_logits())
         state, layout, length = self.state, self.model.layout, self.model.layout.length
         accepted_S = state.accept_map_BS[slot, :length].cpu()
         stats = decoding_stats(layout, self.decoder.window, accepted_S)
         tokens_N = layout.image_tokens(state.tokens_BS[slot, :length]).cpu()
         return _Finished(sequence, tokens_N, stats, None)
+
+    def _bad_logits(self) -> ImageError:
+        """Return the error of a sequence whose logits cannot be sampled from."""
+        ties = ""
+        if self.decoder.n_support < self.model.layout.vocab_size:
+            ties = f", or more than {MOST_TIES} that tie with the k-th of top-k"
+        return ImageError(
+            f"the model gave logits that are not finite{ties}",
+            "try --dtype fp32" + (" or --set sampling.top_k=0" if ties else ""),
+        )
 
     def _complete(self, finished: _Finished) -> ImageResult:
         """Decode the pixels and complete the statistics, while other images are being decoded."""

@@ -6,10 +6,14 @@ import pytest
 import torch
 
 from sjdvp import rng
-from sjdvp.config import SamplingConfig
+from sjdvp.config import DecoderConfig, SamplingConfig
+from sjdvp.decode.decoder import make_decoder
 from sjdvp.decode.step import admit, decode_step
+from sjdvp.decode.verify import nearest
+from sjdvp.interfaces import ImageLayout
 from sjdvp.rng import Noise
-from tests.decode.helpers import COMBINATIONS, TableModel, decoder, run
+from sjdvp.sampling import MOST_TIES
+from tests.decode.helpers import COMBINATIONS, TableModel, codebook, decoder, run
 
 MODEL = TableModel(vocab_size=3, forced=[False, False, True] * 2, stride=3, sharpness=2.0)
 
@@ -79,6 +83,22 @@ def test_logits_that_are_not_finite_fail_their_row_alone(values):
     assert dirty.bad_B.tolist() == [False, False, True, False]
     for a, b in zip(clean.tensors(), dirty.tensors(), strict=True):
         assert torch.equal(a[[0, 1, 3]], b[[0, 1, 3]])
+
+
+@pytest.mark.parametrize(("n_tied", "bad"), [(MOST_TIES, False), (MOST_TIES + 1, True)])
+def test_tokens_that_would_get_no_noise_fail_their_row_alone(n_tied, bad):
+    """More tokens tie with the k-th than same-noise makes noise for."""
+    K, V = 10, 4000
+    config = DecoderConfig(verifier="same-noise", drafter="gumbel", init="uniform", window=3)
+    layout = ImageLayout(2, 3, V)
+    the_decoder = make_decoder(config, SamplingConfig(top_k=K), layout, codebook, nearest)
+    logits = torch.arange(V).flip(0).expand(2, 3, V).float().clone()
+    state = the_decoder.idle_state(2, torch.float32, torch.device("cpu"))
+    admit(the_decoder, state, [0, 1], logits[:, 0], rng.keys([0, 1]))
+    logits[1, 1, K : K + n_tied] = logits[1, 1, K - 1]
+    assert decode_step(the_decoder, state, logits).bad_B.tolist() == [False, bad]
+    admit(the_decoder, state, [0, 1], logits[:, 1], rng.keys([0, 1]))
+    assert state.bad_B.tolist() == [False, bad]
 
 
 def test_the_stored_probs_is_the_probs_of_the_draw():
