@@ -54,8 +54,10 @@ class _KVLayer(StaticLayer):
         device: torch.device,
     ) -> None:
         """Allocate the buffers."""
-        example = torch.zeros(n_sequences, n_heads, 1, head_size, dtype=dtype, device=device)
-        self.lazy_initialization(example, example)
+        shape = (n_sequences, n_heads, self.max_cache_len, head_size)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
+        self.is_initialized = True
         self._sequence_R1 = torch.arange(n_sequences, device=device)[:, None]
 
     def get_seq_length(self) -> int:
