@@ -89,7 +89,7 @@ class KVCache(Cache):
         for layer, device in zip(self.kv_layers, devices, strict=True):
             layer.allocate(n_sequences, n_heads, head_size, dtype, device)
 
-    def copy_sequences(self, sequences: list[int], other: "KVCache") -> None:
+    def copy_sequences(self, sequences: slice, other: "KVCache") -> None:
         """Overwrite the first slots of `sequences` with those of a shorter cache."""
         for mine, theirs in zip(self.kv_layers, other.kv_layers, strict=True):
             kv_length = theirs.keys.shape[2]

@@ -36,11 +36,11 @@ class State:
         """Return all tensors, in a fixed order."""
         return [getattr(self, field.name) for field in fields(self)]
 
-    def reset(self, slots: list[int], key_B: Tensor) -> None:
-        """Clear `slots` in place for new images with the given keys; nothing of the old remains."""
+    def reset(self, slots_B: Tensor, key_B: Tensor) -> None:
+        """Clear `slots_B` in place for new images with these keys; nothing of the old remains."""
         for tensor in self.tensors():
-            tensor[slots] = 0
-        self.key_B[slots] = key_B
+            tensor.index_fill_(0, slots_B, 0)
+        self.key_B[slots_B] = key_B
 
 
 def columns(width: int, device: torch.device) -> Tensor:

@@ -91,7 +91,8 @@ def admit(
     each of `slots`.
     """
     layout, W, dtype = decoder.layout, decoder.window, state.draft_probs_BWV.dtype
-    state.reset(slots, key_B)
+    slots_B = torch.tensor(slots, device=key_B.device)  # once: a GPU waits for every such copy
+    state.reset(slots_B, key_B)
     pos_BS = columns(state.position_key_BS.shape[1], key_B.device).expand(len(slots), -1)
     position_key_BS, zero_B = position_keys(key_B, pos_BS), torch.zeros_like(key_B)
     pos_BW = pos_BS[:, 1 : W + 1]
@@ -100,21 +101,21 @@ def admit(
     noise = Noise(position_key_BS[:, :1], zero_B)
     no_q_B1V = torch.zeros_like(p_B1V)
     token_B = decoder.verifier(p_B1V, no_q_B1V, zero_B[:, None], noise).token_B
-    state.n_B[slots] = 1
-    state.position_key_BS[slots] = position_key_BS
-    state.tokens_BS[slots, 0] = token_B
-    state.bad_B[slots] = _bad(decoder, logits_BV[:, None], p_B1V).bool()
+    state.n_B.index_fill_(0, slots_B, 1)
+    state.position_key_BS[slots_B] = position_key_BS
+    state.tokens_BS[slots_B, 0] = token_B
+    state.bad_B[slots_B] = _bad(decoder, logits_BV[:, None], p_B1V).bool()
     if state.recent_BAV.shape[1]:
-        state.recent_BAV[slots] = uniform_probs(layout, pos_BS[:, : layout.n_cells], dtype)
-        state.recent_BAV[slots, 0] = p_B1V[:, 0]
+        state.recent_BAV[slots_B] = uniform_probs(layout, pos_BS[:, : layout.n_cells], dtype)
+        state.recent_BAV[slots_B, 0] = p_B1V[:, 0]
 
     slot_B1 = columns(len(slots), key_B.device)[:, None]
-    known = Known(p_B1V, token_B[:, None], state.recent_BAV[slots], slot_B1, zero_B + 1, layout)
+    known = Known(p_B1V, token_B[:, None], state.recent_BAV[slots_B], slot_B1, zero_B + 1, layout)
     q_BWV = decoder.initialization(known, pos_BW)
-    no_BW = torch.zeros_like(state.draft_BW[slots])
+    no_BW = torch.zeros_like(state.draft_BW[slots_B])
     noise = Noise(position_key_BS[:, 1 : W + 1], zero_B)
-    state.draft_probs_BWV[slots] = q_BWV
-    state.draft_BW[slots] = decoder.drafter(q_BWV, q_BWV, no_BW, no_BW.bool(), noise)
+    state.draft_probs_BWV[slots_B] = q_BWV
+    state.draft_BW[slots_B] = decoder.drafter(q_BWV, q_BWV, no_BW, no_BW.bool(), noise)
 
 
 def _put(recent_BAV: Tensor, slot_B1: Tensor, cell_BW: Tensor, p_BWV: Tensor) -> Tensor:

@@ -73,9 +73,9 @@ class ModelRunner:
 
         `cfg_scale` is that of the slot from here on; None: the one of all prompts.
         """
-        self._scale_B[slot] = self.cfg_scale if cfg_scale is None else cfg_scale
+        self._scale_B[slot].fill_(self.cfg_scale if cfg_scale is None else cfg_scale)
         branches = (prompt.cond, prompt.uncond)[: self.n_branches]
-        sequences = [slot + branch * self.batch_size for branch in range(self.n_branches)]
+        sequences = slice(slot, None, self.batch_size)  # of all branches
         lengths = [len(branch.visible_P) for branch in branches]
         n_prompt = -(-max(lengths) // _PROMPT_UNIT) * _PROMPT_UNIT
         x_RPD = torch.stack([_padded_embeds(branch, n_prompt) for branch in branches])

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import (
 
 from sjdvp.bench import admit_all
 from sjdvp.config import RunSettings
-from sjdvp.engine import devices, engine
+from sjdvp.engine import engine
 from sjdvp.engine.engine import Engine
 from sjdvp.models.checkpoints import Checkpoint
 from sjdvp.models.device_map import DeviceMap
@@ -23,15 +23,17 @@ from sjdvp.presets import PRESETS
 from tests.engine.conftest import settings
 from tests.engine.fake_gpu import GPU, Transfers, fake_gpu
 
+COPIES = 5  # to a GPU, for each image that starts: prompts, lengths, slot and key
 READS = DataDependentOutputException, DynamicOutputShapeException
 
 
 @pytest.fixture
 def model(folder, monkeypatch):
     """A tiny model on a GPU that is not here."""
-    monkeypatch.setattr(Checkpoint, "__getitem__", lambda self, name: torch.empty(self.shapes[name]))
+    monkeypatch.setattr(
+        Checkpoint, "__getitem__", lambda self, name: torch.empty(self.shapes[name])
+    )
     monkeypatch.setattr(engine, "_side_stream", lambda device: nullcontext())
-    monkeypatch.setattr(devices, "synchronize", lambda device: None)
     monkeypatch.setattr(
         engine,
         "cached_neighbours",
@@ -53,7 +55,7 @@ def test_from_prompt_to_pixels_everything_stays_on_the_gpu(model, decoder):
     layout = model.layout
     with Transfers() as transfers:
         made = started(model, decoder)
-        print(len(transfers.found), transfers.found)
+        assert len(transfers.found) <= 2 * COPIES, transfers.found
         transfers.found.clear()
         for kv_length in made.runner.kv_buckets:
             made.advance(kv_length)
