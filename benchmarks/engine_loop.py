@@ -19,10 +19,10 @@ class ScriptedAcceptance:
     accept: int
     lossless = False
 
-    def __call__(self, target_probs_BWV, draft_probs_BWV, draft_BW, live_BW, noise):
-        verdict = self.inner(target_probs_BWV, draft_probs_BWV, draft_BW, live_BW, noise)
-        accepted_B = torch.minimum(verdict.accepted_B * 0 + self.accept, live_BW.sum(-1))
-        return Verdict(accepted_B, verdict.token_B)
+    def __call__(self, target_probs_BWV, draft_probs_BWV, draft_BW, noise):
+        verdict = self.inner(target_probs_BWV, draft_probs_BWV, draft_BW, noise)
+        accept = min(self.accept, draft_BW.shape[1] - 1)  # the last column has no draft token
+        return Verdict(torch.full_like(verdict.accepted_B, accept), verdict.token_B)
 
 
 class EngineLoop:
