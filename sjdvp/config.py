@@ -309,7 +309,7 @@ def setting_types(cls: Any = RunConfig, where: str = "") -> dict[str, Any]:
 
 
 def read_setting(key: str, text: str) -> Any:
-    """Return the value that `text` stands for, by the type of the setting `key`."""
+    """Return the value of `text` as the type of the setting `key`."""
     types_ = setting_types()
     if key not in types_:
         raise unknown_key(key, types_)

@@ -111,7 +111,7 @@ def files_of(source: Path) -> list[Path]:
     files = tokens_files(source) if source.is_dir() else [source]
     if not files:
         raise FolderError(
-            f"{source} has no image tokens", "they are saved by sjdvp generate --save-tokens"
+            f"{source} has no image tokens", "sjdvp generate --save-tokens saves them"
         )
     return files
 

@@ -85,7 +85,7 @@ _settings, _model, _sampling, _decoding, _running, _output = map(
     option, ("Settings", "Model", "Sampling", "Decoding", "Running", "Output")
 )
 
-# flag: the setting it stands for. Values stay text here and are read by the type of the setting.
+# flag: its setting. Values stay text here and are read by the type of the setting.
 _KEYS = {
     "model": "model.path",
     "dtype": "model.dtype",

@@ -34,7 +34,7 @@ def pick_mode(config: RunConfig, device: torch.device) -> StepMode:
     if run.step == "compile" and device.type == "cpu" and draws_noise_over_V:
         # torch 2.13 crashes in the kernel that joins argmin and noise, or compiles for minutes.
         raise DeviceError(
-            f"run.step compile: not with the decoder {decoder.preset} on a CPU",
+            f"run.step compile does not work with the decoder {decoder.preset} on a CPU",
             "use run.step eager",
         )
     if run.step == "graph" and device.type != "cuda":

@@ -47,7 +47,7 @@ class PixelDecoder:
         count = layout.rows * layout.columns
         if len(tokens) != count or max(tokens) >= layout.vocab_size:
             raise ConfigError(
-                f"{len(tokens)} image tokens up to {max(tokens, default=0)} are not of "
-                f"{self.model.name}, which makes {count} below {layout.vocab_size}",
+                f"{self.model.name} has {count} image tokens below {layout.vocab_size}, "
+                f"found {len(tokens)} up to {max(tokens, default=0)}",
                 "give the model and the size of the run: --profile, --model, --size",
             )

@@ -37,7 +37,7 @@ class Prompter(Protocol):
     def __call__(self, text: str, negative: str | None = None) -> EncodedPrompt:
         """Encode a prompt; `negative` is the text of the unconditional branch.
 
-        None stands for the model's own branch. Other texts are for the models of
+        None is the model's own branch. Other texts are for the models of
         `sjdvp.config.NEGATIVE_PROMPT`. Raises PromptError for a text that cannot be a prompt.
         """
 

@@ -91,7 +91,7 @@ def _read_ranks(path: Path) -> dict[str, int]:
     except ValueError as error:
         raise WeightsError(f"{path}: not a tiktoken file ({error})", "download it again") from error
     if [rank for rank, _ in ranked] != list(range(len(ranked))):
-        raise WeightsError(f"{path}: its ranks are not in one run from 0", "download it again")
+        raise WeightsError(f"{path}: its token ranks are not 0, 1, 2, …", "download it again")
     return {"".join(_LETTERS[byte] for byte in token): rank for rank, token in ranked}
 
 

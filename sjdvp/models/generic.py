@@ -8,7 +8,7 @@ The embedded model is stored so, too. A folder holds
     sjdvp.json                       layout, ids, prompt limit, VQ decoder (format "sjdvp.model/1")
 
 Image token k has the vocabulary id `first_image_id` + k. A prompt is [bos] text [boi]; the
-unconditional branch is [bos] [boi], with its own positions; a negative prompt stands between them.
+unconditional branch is [bos] [boi], with its own positions; a negative prompt is between them.
 """
 
 import json

@@ -101,7 +101,7 @@ class DecodedElsewhere:
         """Raise ImageError."""
         raise ImageError(
             "the tokens of GLM-Image become pixels in diffusers",
-            "keep them by --save-tokens, then see docs/examples/glm_image_pixels.py",
+            "save them with --save-tokens, then see docs/examples/glm_image_pixels.py",
         )
 
 

@@ -83,13 +83,13 @@ def _load(path: Path, n_text: int, device_map: DeviceMap, dtype: torch.dtype) ->
     config = GemmaConfig(**decoder_fields(values, 10000.0))
     if n_text >= config.vocab_size:
         raise WeightsError(
-            f"{path}: {config.vocab_size} tokens leave no room for image tokens from {n_text} on",
+            f"{path}: image tokens start at {n_text}, but there are {config.vocab_size} tokens",
             "is it the tokenizer of this model? see model.tokenizer",
         )
     with torch.device("meta"):
         network = LiquidNetwork(config, config.vocab_size - n_text)
     stored = open_checkpoint(path)
-    # Gemma scales token embeddings when it looks ids up; the transformer here is given embeddings.
+    # Gemma scales the embeddings of token ids; the transformer here is given embeddings.
     scale = torch.tensor(config.hidden_size**0.5).to(dtype)
 
     def source(name: str) -> StoredWeight:

@@ -96,7 +96,7 @@ def _quantize_groups(
     n_out, n_in = weight.shape
     if n_in % _GROUP:
         raise ConfigError(
-            f"{n_in} inputs of a layer are no multiple of {_GROUP}, as {kind} needs them",
+            f"{kind} needs layers with a multiple of {_GROUP} inputs, found {n_in}",
             "quantize this model to int8 or fp8",
             "model.quantize",
         )

@@ -90,7 +90,7 @@ def _roots(path: Path) -> list[Path]:
     if not inside:
         raise FolderError(
             f"{path} is not a run folder and has none in it",
-            "give the folder that was --out of generate or compare",
+            "give the --out folder of generate or compare",
         )
     order = {name: place for place, name in enumerate(PRESETS)}
     decoder = {child: child.name.partition(",")[0] for child in inside}

@@ -63,7 +63,7 @@ class RunFolder:
         if info is None:
             raise FolderError(
                 f"{root} is not a run folder: it has no {RUN}",
-                "give a folder that was --out of sjdvp generate",
+                "give the --out folder of sjdvp generate",
             )
         return cls(root, info)
 

@@ -170,7 +170,7 @@ def first_run(
     wanted: Wanted,
     image_seed: int | None,
 ) -> dict[str, Any]:
-    """Return what run.json of a new folder says; draws a seed when `config` leaves it open."""
+    """Return what run.json of a new folder says; chooses a seed when `config` leaves it open."""
     return {
         "schema": SCHEMA,
         "fingerprint": config.fingerprint(),

@@ -180,7 +180,7 @@ def _array_task(environ: Mapping[str, str]) -> Shard:
         raise ConfigError(
             f"--shard auto: the array is not a range of equal steps (task {task} of {count}, "
             f"from {first}, step {step})",
-            "write the number of shards out: --shard $SLURM_ARRAY_TASK_ID/N",
+            "give the number of shards: --shard $SLURM_ARRAY_TASK_ID/N",
         )
     return Shard(position, count)
 

@@ -136,7 +136,7 @@ def test_a_graph_needs_a_gpu():
         picked("sjd", "cpu", step="graph")
     assert picked("sjd", "cpu", step="compile") == picked("ar", "cuda", step="compile") == "compile"
     for decoder in ("ar", "same-noise-vp"):
-        with pytest.raises(DeviceError, match=f"not with the decoder {decoder} on a CPU"):
+        with pytest.raises(DeviceError, match=f"not work with the decoder {decoder} on a CPU"):
             picked(decoder, "cpu", step="compile")
 
 

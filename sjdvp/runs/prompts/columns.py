@@ -94,7 +94,7 @@ def make_row(
     identity = _identity(value)
     if identity is _ABSENT:
         message = f"{id_column!r} must be text or a whole number, found {kind(value)}"
-        return Problem(where, message, "--no-ids leaves it a column like others")
+        return Problem(where, message, "--no-ids keeps it as a plain column")
     used = {id_column} if options.template else {column, id_column}
     extra = {name: value for name, value in record.items() if name not in used}
     if column != "prompt" and isinstance(extra.get("prompt"), str):

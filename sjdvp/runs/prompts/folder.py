@@ -67,7 +67,7 @@ def read_captions(pairs: list[tuple[str, bytes]], options: ReadOptions) -> Itera
     Line ends inside become LF, those at the end are dropped.
     """
     for name in filter(None, (*options.columns, options.id_column)):
-        yield Problem("folder", f"its files are prompts as a whole, so no column {name!r}")
+        yield Problem("folder", f"each file is one prompt, so there is no column {name!r}")
     for name, data in pairs:
         lines = list(split_lines([data]))
         problem = _not_text(name, lines) or _not_one_prompt(name, data, options)

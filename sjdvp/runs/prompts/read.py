@@ -157,7 +157,7 @@ class _Numbering:
     def _prompt(self, row: Row) -> Prompt | Problem:
         if row.id in self._places:
             message = f"the id {row.id!r} is already on {self._places[row.id]}"
-            return Problem(row.where, message, "--no-ids leaves it a column like others")
+            return Problem(row.where, message, "--no-ids keeps it as a plain column")
         if row.id is not None:
             self._places[row.id] = row.where
         try:

@@ -194,7 +194,7 @@ def _wrong_names(
     header = dict.fromkeys(names)
     if not options.header and not options.columns and len(names) > 1:
         columns = ", ".join(f"{n} {cell!r}" for n, cell in zip(names, cells, strict=True))
-        yield Problem(at(number), f"which column holds the prompt? {columns}", "--column N")
+        yield Problem(at(number), f"which column is the prompt? {columns}", "--column N")
     elif find_column(header, options.columns) is None:
         problem = missing_column(at(number), header, options)
         advice = f"{problem.advice}; {_NO_HEADER}; {_PLAIN}" if options.header else problem.advice
@@ -248,14 +248,14 @@ def read_parquet(chunks: Iterable[bytes], options: ReadOptions) -> Iterator[Foun
         schema = file.schema_arrow
         names = [field.name for field in schema if "binary" not in str(field.type)]
         left = [repr(name) for name in schema.names if name not in names]
-        yield from [LeftOut(f"not read, as they hold bytes: {names_of(left)}")] if left else []
+        yield from [LeftOut(f"not read, because they are binary: {names_of(left)}")] if left else []
         number = 0
         for batch in file.iter_batches(columns=names):
             for record in batch.to_pylist():
                 number += 1
                 yield make_row(f"row {number}", _plain(record), options)
     except arrow.ArrowException as error:
-        yield Problem("file", f"Parquet, damaged: {str(error).splitlines()[0]}")
+        yield Problem("file", f"damaged Parquet: {str(error).splitlines()[0]}")
 
 
 def _plain(value: Any) -> Any:

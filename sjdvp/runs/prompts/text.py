@@ -42,7 +42,7 @@ def read_txt(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
     """Read one prompt per line, unchanged: no quoting, no comments, no stripping."""
     for name in (*options.columns, *filter(None, [options.id_column])):
         advice = "a table: --delimiter ',' (or another), with --no-header where it has none"
-        yield Problem("file", f"txt has no columns, so no column {name!r}", advice)
+        yield Problem("file", f"txt has no columns, so there is no column {name!r}", advice)
     for line in lines:
         if line.problem:
             yield unreadable(line)

@@ -220,5 +220,5 @@ def test_folders_with_nothing_to_read_and_of_one_format(tmp_path):
     with pytest.raises(PromptError, match=r"c\.txt: is jsonl"):
         read_prompts(tmp_path)
     assert texts(read_prompts(tmp_path, ReadOptions("dir", ids=False))) == ['{"prompt": "c"}']
-    with pytest.raises(PromptError, match="prompts as a whole, so no column 'x'"):
+    with pytest.raises(PromptError, match="one prompt, so there is no column 'x'"):
         read_prompts(tmp_path, ReadOptions("dir", ("x",)))
