@@ -8,10 +8,10 @@ import torch
 
 from sjdvp.bench import Point, bench, best
 from sjdvp.config import RunConfig
-from sjdvp.engine.devices import pick_device, usual_batch_size
+from sjdvp.engine.devices import pick_device
 from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.loading import load_model
-from sjdvp.engine.memory import largest_batch
+from sjdvp.engine.memory import largest_batch, usual_batch_size
 from sjdvp.engine.oom import release_memory
 
 _WINDOWS = (8, 16, 32)

@@ -20,7 +20,7 @@ from sjdvp.config import RunConfig
 from sjdvp.decode.state import State
 from sjdvp.decode.step import admit
 from sjdvp.engine.cuda_graph import Step, make_step, pick_mode
-from sjdvp.engine.devices import device_name, synchronize
+from sjdvp.engine.devices import GPU, device_name, synchronize
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.memory import kv_cache_bytes, largest_batch, slot_bytes
 from sjdvp.engine.oom import must_fit, release_memory
@@ -75,7 +75,7 @@ def measure_machine(device: torch.device, dtype: torch.dtype) -> Machine:
     source = torch.zeros(_COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy_s = min(_seconds(lambda: target.copy_(source), device) for _ in range(5))
-    side = 4096 if device.type == "cuda" else 512
+    side = 4096 if device.type == GPU else 512
     a, b = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
     product_s = min(_seconds(lambda: torch.mm(a, b), device) for _ in range(5))
     return Machine(2 * _COPY_BYTES / copy_s, 2 * side**3 / product_s)

@@ -140,14 +140,14 @@ def _devices() -> dict[str, str]:
     """Return one line per device."""
     import torch
 
+    from sjdvp.engine.devices import GPU, count_gpus, device_name
+
     size = os.sysconf("SC_PAGE_SIZE")
     free, total = size * os.sysconf("SC_AVPHYS_PAGES"), size * os.sysconf("SC_PHYS_PAGES")
     facts = {"cpu": f"{os.cpu_count()} cores, {_bytes(free)} of {_bytes(total)} free"}
-    for index in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(index)
-        facts[f"cuda:{index}"] = (
-            f"{torch.cuda.get_device_name(index)}, {_bytes(free)} of {_bytes(total)} free"
-        )
+    for gpu in (torch.device(GPU, index) for index in range(count_gpus())):
+        free, total = torch.accelerator.get_memory_info(gpu)
+        facts[str(gpu)] = f"{device_name(gpu)}, {_bytes(free)} of {_bytes(total)} free"
     return facts
 
 

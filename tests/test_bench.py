@@ -11,10 +11,9 @@ import torch
 
 from sjdvp import autotune
 from sjdvp.bench import bench, best
-from sjdvp.engine.devices import pick_batch_size
 from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.memory import free_bytes, kv_cache_bytes, largest_batch
+from sjdvp.engine.memory import free_bytes, kv_cache_bytes, largest_batch, pick_batch_size
 from sjdvp.errors import ConfigError
 from sjdvp.models.random_weights import open_random_model, tiny
 from sjdvp.models.shapes import SHAPES, shape_of

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sjdvp.config import RunConfig, StepMode
 from sjdvp.decode.state import State
+from sjdvp.engine.devices import GPU
 from sjdvp.engine.oom import is_out_of_memory, release_memory
 from sjdvp.errors import DeviceError
 from sjdvp.models.layers import EAGER_PARTS, LayerParts
@@ -37,10 +38,10 @@ def pick_mode(config: RunConfig, device: torch.device) -> StepMode:
             f"run.step compile does not work with the decoder {decoder.preset} on a CPU",
             "use run.step eager",
         )
-    if run.step == "graph" and device.type != "cuda":
+    if run.step == "graph" and device.type != GPU:
         raise DeviceError(f"run.step graph: {device} has no CUDA graphs", "use eager or compile")
     if run.step == "auto":
-        return "graph" if device.type == "cuda" and run.device_map is None else "eager"
+        return "graph" if device.type == GPU and run.device_map is None else "eager"
     return run.step
 
 
@@ -53,7 +54,7 @@ def make_step(
     see `layer_parts`. On a GPU the compiled step is captured as well.
     """
     step = eager(forward_pass, compiled(decode) if mode == "compile" else decode)
-    return CudaGraphStep(step) if device.type == "cuda" and mode != "eager" else step
+    return CudaGraphStep(step) if device.type == GPU and mode != "eager" else step
 
 
 def layer_parts(mode: StepMode, device: torch.device) -> LayerParts:
@@ -85,6 +86,7 @@ class CudaGraphStep:
 
     The first state it is given becomes that state; the caller may write to it between steps. When
     memory runs out in a capture, no more is captured: steps of the other buckets are eager.
+    All by torch.cuda, which is ROCm's too: torch.accelerator has graphs only from torch 2.13 on.
     """
 
     def __init__(self, step: Step) -> None:

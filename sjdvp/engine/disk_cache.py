@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sjdvp.config import RunConfig
 from sjdvp.decode.verify import nearest
+from sjdvp.engine.devices import GPU, device_name
 from sjdvp.weights import called
 
 
@@ -55,11 +56,9 @@ def load_fastest(config: RunConfig, device: torch.device) -> Fastest | None:
 
 
 def _fastest_path(config: RunConfig, device: torch.device) -> Path:
-    decoder, on_gpu = config.decoder, device.type == "cuda"
+    decoder = config.decoder
     facts = [
-        torch.cuda.get_device_name(device)
-        if on_gpu
-        else f"{platform.node()} {platform.processor()}",
+        device_name(device) if device.type == GPU else f"{platform.node()} {platform.processor()}",
         _model_facts(config),
         config.sampling.cfg_scale != 1,
         [decoder.drafter, decoder.verifier, decoder.prediction.kind, decoder.init, decoder.window],

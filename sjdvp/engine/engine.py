@@ -20,7 +20,7 @@ from sjdvp.decode.decoder import make_decoder
 from sjdvp.decode.state import State
 from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.engine.cuda_graph import layer_parts, make_step, pick_mode
-from sjdvp.engine.devices import device_name, peak_memory, synchronize, use_device
+from sjdvp.engine.devices import GPU, device_name, peak_memory, synchronize, use_device
 from sjdvp.engine.disk_cache import cached_neighbours
 from sjdvp.engine.metrics import decoding_stats, error_fields
 from sjdvp.engine.model_runner import ModelRunner
@@ -232,7 +232,7 @@ class Engine:
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "quantize": self.config.model.quantize,
             "device": device.type,
-            "gpu": device_name(device) if device.type == "cuda" else None,
+            "gpu": device_name(device) if device.type == GPU else None,
             "peak_mem_bytes": peak_memory(device),
             "model": self.model.name,
             "revision": self.model.revision,
@@ -254,4 +254,4 @@ def _check_size(job: Job, image_HWC: "np.ndarray[Any, Any]") -> None:
 
 def _side_stream(device: torch.device) -> AbstractContextManager[object]:
     """Return a context for the pixels: on a GPU they run beside the steps, which do not wait."""
-    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
+    return torch.Stream(device) if device.type == GPU else nullcontext()

@@ -10,8 +10,9 @@ import torch
 
 from sjdvp.config import ModelConfig, Quantization, RunConfig
 from sjdvp.engine.devices import (
+    GPU,
+    count_gpus,
     dtype_name,
-    pick_batch_size,
     pick_device,
     pick_dtype,
     use_device,
@@ -19,7 +20,7 @@ from sjdvp.engine.devices import (
 )
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.groups import EngineKind, Groups
-from sjdvp.engine.memory import MemoryPlan, free_bytes, memory_plan, usable
+from sjdvp.engine.memory import MemoryPlan, free_bytes, memory_plan, pick_batch_size, usable
 from sjdvp.engine.oom import ElasticBatch, must_fit
 from sjdvp.engine.pixels import PixelDecoder
 from sjdvp.errors import ConfigError, DeviceError
@@ -117,7 +118,7 @@ def _all_gpus() -> dict[torch.device, int]:
             "in the checkout of sjdvp: pip install '.[big]'",
             "run.device_map",
         )
-    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    gpus = [torch.device(GPU, index) for index in range(count_gpus())]
     if not gpus:
         raise DeviceError(
             "--device-map auto: this process sees no GPU", "leave it out; see `sjdvp doctor`"

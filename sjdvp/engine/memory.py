@@ -17,12 +17,16 @@ from torch.utils._pytree import tree_leaves
 from sjdvp.config import RunConfig
 from sjdvp.decode.decoder import make_decoder
 from sjdvp.decode.step import decode_step
+from sjdvp.engine.devices import GPU
+from sjdvp.engine.disk_cache import load_fastest
 from sjdvp.kv_cache import aligned
 
 if TYPE_CHECKING:
     from sjdvp.models.base import ImageModel  # it imports transformers
 
 _META = torch.device("meta")
+_CPU_BATCH = 4  # beyond this a CPU is bound by arithmetic, and more images at a time bring nothing
+_GPU_BATCH = 16
 # The memory of a step counts twice: once in the pool that all CUDA graphs share, and once on the
 # stream where it runs before a capture.
 _STEPS = 2
@@ -47,6 +51,20 @@ def memory_plan(model: "ImageModel", config: RunConfig, free: int) -> MemoryPlan
     pixels = pixel_bytes(model)
     n_slots = max(0, usable(free) - model.n_bytes - pixels) // per_slot
     return MemoryPlan(model.n_bytes, cache, per_slot - cache, pixels, free, n_slots)
+
+
+def pick_batch_size(config: RunConfig, model: "ImageModel") -> int:
+    """Return the batch size; `auto` is the fastest that was measured here and fits into memory."""
+    if config.run.batch_size != "auto":
+        return config.run.batch_size
+    fastest = load_fastest(config, model.device)
+    wanted = fastest.batch_size if fastest else usual_batch_size(model.device)
+    return min(wanted, largest_batch(model, config))
+
+
+def usual_batch_size(device: torch.device) -> int:
+    """Return the batch size of a machine on which nothing was measured."""
+    return _CPU_BATCH if device.type == "cpu" else _GPU_BATCH
 
 
 def largest_batch(model: "ImageModel", config: RunConfig) -> int:
@@ -143,8 +161,8 @@ def usable(free: int) -> int:
 
 def free_bytes(device: torch.device) -> int:
     """Return the free memory; on a CPU with what the system can free, as files it caches."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+    if device.type == GPU:
+        return torch.accelerator.get_memory_info(device)[0]
     try:
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:  # not Linux

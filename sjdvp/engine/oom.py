@@ -127,5 +127,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 def release_memory() -> None:
     """Free what nothing refers to any more."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

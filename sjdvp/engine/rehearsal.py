@@ -7,10 +7,10 @@ import torch
 from sjdvp import rng
 from sjdvp.config import RunConfig
 from sjdvp.decode.step import admit
-from sjdvp.engine.devices import usual_batch_size
+from sjdvp.engine.devices import GPU
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.estimate import Card, Work, counted, widest_window
-from sjdvp.engine.memory import MemoryPlan, memory_plan
+from sjdvp.engine.memory import MemoryPlan, memory_plan, usual_batch_size
 from sjdvp.models.random_weights import open_random_model
 from sjdvp.models.shapes import shape_of
 
@@ -46,7 +46,7 @@ def rehearse(config: RunConfig, card: Card) -> Rehearsal:
     """
     model = open_random_model(shape_of(config.profile), config, _META, _DTYPE)
     plan = memory_plan(model, config, card.memory)
-    batch_size = min(plan.largest_batch, usual_batch_size(torch.device("cuda")))
+    batch_size = min(plan.largest_batch, usual_batch_size(torch.device(GPU)))
     machine = card.machine
     engine = Engine(model, config, max(1, batch_size))
     with counted() as prefill:

@@ -16,6 +16,8 @@ from sjdvp.errors import SjdvpError
 from sjdvp.jobs import REPORT_S, Job, OpenGenerator
 from sjdvp.runs.signals import STOPPING
 
+_VISIBLE = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")  # the GPUs of a process
+
 
 @dataclass(frozen=True, slots=True)
 class Take:
@@ -98,9 +100,11 @@ def _with_own_gpu(config: RunConfig) -> RunConfig:
     kind, _, index = config.run.device.partition(":")
     if kind != "cuda" or not index:
         return config
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # ROCm reads both names, the other one first.
+    variable = next((name for name in _VISIBLE if os.environ.get(name)), "CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get(variable)
     names = visible.split(",") if visible else []
-    os.environ["CUDA_VISIBLE_DEVICES"] = names[int(index)] if names else index
+    os.environ[variable] = names[int(index)] if names else index
     return replace(config, run=replace(config.run, device="cuda:0"))
 
 

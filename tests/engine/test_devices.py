@@ -31,6 +31,20 @@ def test_a_device_that_cannot_generate_is_refused(name):
         devices.pick_device(name)
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("cuda", "cuda"), ("xpu", "cpu"), ("mps", "cpu")])
+def test_auto_is_a_gpu_of_cuda_or_rocm(monkeypatch, kind, expected):
+    """With another accelerator it is the CPU, and that accelerator is refused in one line."""
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda *, check_available: torch.device(kind)
+    )
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert devices.pick_device("auto") == torch.device(expected)
+    if kind == "cuda":
+        assert devices.pick_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(DeviceError):
+        devices.pick_device("cuda:2" if kind == "cuda" else kind)
+
+
 def test_auto_is_bfloat16_only_where_the_gpu_computes_in_it(monkeypatch):
     def t4(including_emulation=True):
         return including_emulation
@@ -42,8 +56,10 @@ def test_auto_is_bfloat16_only_where_the_gpu_computes_in_it(monkeypatch):
 def test_a_clock_reading_waits_for_its_own_stream_alone(monkeypatch):
     waited = []
     stream = SimpleNamespace(synchronize=lambda: waited.append("stream"))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append("device"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    monkeypatch.setattr(
+        torch.accelerator, "synchronize", lambda device=None: waited.append("device")
+    )
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: stream)
     devices.synchronize(CUDA)
     assert waited == ["stream"]
 

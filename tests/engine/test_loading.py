@@ -22,7 +22,7 @@ def test_without_accelerate(monkeypatch):
 
 def test_without_gpus(monkeypatch):
     monkeypatch.setattr(loading, "find_spec", lambda name: name)
-    monkeypatch.setattr(loading.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(loading, "count_gpus", lambda: 0)
     with pytest.raises(DeviceError, match="sees no GPU"):
         loading.load_model(SHARED)
 
@@ -30,7 +30,7 @@ def test_without_gpus(monkeypatch):
 def test_the_gpu_of_a_run_is_the_current_one(monkeypatch):
     """Streams and graphs name no device: on the second GPU they must not be made on the first."""
     current = []
-    monkeypatch.setattr(devices.torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     for name in ("cuda:1", "cuda", "cpu"):
         devices.use_device(torch.device(name))
     assert current == [torch.device("cuda:1")]

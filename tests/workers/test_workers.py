@@ -189,10 +189,16 @@ def test_few_images_are_shared_by_all_workers():
     assert [len(worker.held) for worker in workers._workers.values()] == [4] * 8
 
 
-@pytest.mark.parametrize(("visible", "expected"), [(None, "3"), ("5,6,7,2", "2")])
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ({}, {"CUDA_VISIBLE_DEVICES": "3"}),
+        ({"CUDA_VISIBLE_DEVICES": "5,6,7,2"}, {"CUDA_VISIBLE_DEVICES": "2"}),
+        ({"HIP_VISIBLE_DEVICES": "5,6,7,2"}, {"HIP_VISIBLE_DEVICES": "2"}),  # ROCm
+    ],
+)
 def test_a_worker_sees_its_gpu_alone(monkeypatch, visible, expected):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    environment = dict(visible)
+    monkeypatch.setattr(os, "environ", environment)
     config = _with_own_gpu(replace(RunConfig(), run=RunSettings(device="cuda:3")))
-    assert (config.run.device, os.environ["CUDA_VISIBLE_DEVICES"]) == ("cuda:0", expected)
+    assert (config.run.device, environment) == ("cuda:0", expected)
