@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from benchmarks.timing import Timed
+from benchmarks.timing import Stopwatch
 from sjdvp.bench import admit_all
 from sjdvp.decode.step import window_input
 from sjdvp.engine.engine import Engine
@@ -33,7 +33,7 @@ class EngineLoop:
         if accept is not None:
             scripted = ScriptedAcceptance(self.engine.decoder.verifier, accept)
             self.engine.decoder = replace(self.engine.decoder, verifier=scripted)
-        self.engine.runner = self.forward = Timed(self.engine.runner)
+        self.engine.runner = self.forward = Stopwatch(self.engine.runner)
         self.restart()
 
     @torch.inference_mode()

@@ -5,7 +5,7 @@ from functools import partial
 from benchmarks.counting import host_reads, passes
 from benchmarks.models import ACCEPT, large, small
 from benchmarks.models import published as published_loop
-from benchmarks.timing import Timed, in_turns, milliseconds, outside_ms, print_head, print_row
+from benchmarks.timing import Stopwatch, in_turns, milliseconds, outside_ms, print_head, print_row
 
 EMBEDDED = (("ar", 1), ("sjd", 16), ("sjdvp", 16), ("best", 16), ("best", 32))
 
@@ -52,7 +52,7 @@ def published(options):
     for dtype in options.dtypes:
         for window in options.windows:
             ours, theirs = large(dtype, window), published_loop(dtype, window)
-            theirs.forward = Timed(theirs.forward)
+            theirs.forward = Stopwatch(theirs.forward)
             reads = host_reads(theirs.step), host_reads(ours.step)
             ms = _in_turns(options, milliseconds, theirs.step, ours.step)
             rest = _in_turns(options, outside_ms, theirs, ours)

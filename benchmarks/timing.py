@@ -11,7 +11,7 @@ def clock():
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
-class Timed:
+class Stopwatch:
     """A callable that adds up the milliseconds spent in it; otherwise the object it wraps."""
 
     def __init__(self, inner):
@@ -28,7 +28,7 @@ class Timed:
 
 
 def milliseconds(function):
-    timed = Timed(function)
+    timed = Stopwatch(function)
     timed()
     return timed.ms
 

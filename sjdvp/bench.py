@@ -22,6 +22,7 @@ from sjdvp.decode.step import admit
 from sjdvp.engine.cuda_graph import Step, make_step, pick_mode
 from sjdvp.engine.devices import GPU, device_name, synchronize
 from sjdvp.engine.engine import Engine
+from sjdvp.engine.estimate import Machine
 from sjdvp.engine.memory import kv_cache_bytes, largest_batch, slot_bytes
 from sjdvp.engine.oom import must_fit, release_memory
 from sjdvp.errors import PromptError
@@ -30,14 +31,6 @@ from sjdvp.models.base import ImageModel
 PROMPT, CLASS = "a red apple", "207"  # the second for models that take ImageNet classes
 _WARMUP = 2
 _COPY_BYTES = 2**28
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the machine reaches: memory traffic in a copy, arithmetic in large matrix products."""
-
-    bytes_per_s: float
-    flops_per_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.jobs import ImageGenerator
 from sjdvp_cli.compare import Sweep, parse_decoders, resolver, run_comparison
-from sjdvp_cli.options import Progress, VariantSettings, option, takes_options
+from sjdvp_cli.options import Progress, option, takes_options
 from sjdvp_cli.prompts import Reading, Source, read_given
+from sjdvp_cli.settings import VariantSettings
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import typer
 
 from sjdvp.config import RunConfig
 from sjdvp.errors import ConfigError, DeviceError
-from sjdvp_cli.options import PROFILE, DecoderSettings, option, takes_options
+from sjdvp_cli.options import option, takes_options
+from sjdvp_cli.settings import PROFILE, DecoderSettings
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from sjdvp.events import Event, RunFinished
 from sjdvp.jobs import ImageGenerator
 from sjdvp.profiles import Resolved, resolve
 from sjdvp_cli.live import closing_line, watch
-from sjdvp_cli.options import Progress, VariantSettings, option, takes_options
+from sjdvp_cli.options import Progress, option, takes_options
 from sjdvp_cli.prompts import Reading, Source, read_given
 from sjdvp_cli.report import show_results, write_files
+from sjdvp_cli.settings import VariantSettings
 
 if TYPE_CHECKING:
     from sjdvp.compare import ComparisonRequest, OpenGenerators, Resolve

@@ -10,7 +10,8 @@ import typer
 from sjdvp.config import RunConfig, read_setting
 from sjdvp.errors import ConfigError
 from sjdvp.text import counted
-from sjdvp_cli.options import DEVICE, ModelSettings, takes_options
+from sjdvp_cli.options import takes_options
+from sjdvp_cli.settings import DEVICE, ModelSettings
 
 if TYPE_CHECKING:
     from sjdvp.pixels import Decoded

@@ -12,7 +12,8 @@ from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import SjdvpError
 from sjdvp_cli.generate import LARGEST_AUTO_WINDOW
-from sjdvp_cli.options import DecoderSettings, takes_options
+from sjdvp_cli.options import takes_options
+from sjdvp_cli.settings import DecoderSettings
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:

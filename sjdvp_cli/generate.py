@@ -18,9 +18,10 @@ from sjdvp.jobs import ImageGenerator
 from sjdvp_cli.errors import report
 from sjdvp_cli.live import closing_line, watch
 from sjdvp_cli.log_rows import data_lines
-from sjdvp_cli.options import Progress, Settings, option, takes_options
+from sjdvp_cli.options import Progress, option, takes_options
 from sjdvp_cli.processes import Processes
 from sjdvp_cli.prompts import Reading, Source
+from sjdvp_cli.settings import Settings
 
 if TYPE_CHECKING:
     from sjdvp.generate import Request

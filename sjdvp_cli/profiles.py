@@ -12,7 +12,8 @@ from sjdvp.errors import ConfigError
 from sjdvp.models.shapes import shape_of
 from sjdvp.profiles import Resolved, list_profiles, resolve
 from sjdvp_cli.errors import report
-from sjdvp_cli.options import Assignments, takes_options
+from sjdvp_cli.options import takes_options
+from sjdvp_cli.settings import Assignments
 from sjdvp_cli.tables import show_table
 
 FORMATS: dict[str, Quantization | None] = {"16 bit": None, "int8": "int8", "int4": "int4"}

@@ -12,8 +12,9 @@ import typer
 from sjdvp.errors import ConfigError, SlurmError
 from sjdvp.text import counted
 from sjdvp_cli.generate import Rows, make_request
-from sjdvp_cli.options import Settings, arguments, option, takes_options
+from sjdvp_cli.options import arguments, option, takes_options
 from sjdvp_cli.prompts import Reading, Source
+from sjdvp_cli.settings import Settings
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:

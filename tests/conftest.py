@@ -3,6 +3,7 @@ they work; a cache folder.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -31,3 +32,11 @@ def pytest_collection_modifyitems(items):
 def cache(tmp_path_factory):
     """Keep what the tests measure and compute out of the user's own cache."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def ten_prompts(tmp_path) -> Path:
+    """A prompt file of ten prompts, none of which fails."""
+    path = tmp_path / "good.txt"
+    path.write_text("".join(f"prompt {i}\n" for i in range(10)), encoding="utf-8")
+    return path

@@ -1,4 +1,4 @@
-"""A ImageGenerator that needs no model: its images are noise, a pure function of the job's seed."""
+"""An ImageGenerator without a model: its images are noise, a pure function of the job's seed."""
 
 import sys
 import time
@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sjdvp.config import RunConfig
-from sjdvp.events import ImageFinished
+from sjdvp.config import RunConfig, RunSettings
+from sjdvp.events import ImageFinished, ignore
 from sjdvp.generate import Request, generate
 from sjdvp.jobs import ImageResult, Job, JobQueue, token_digest
+from sjdvp.runs.jsonl import read_rows
+from sjdvp.runs.sharding import log_paths
+from sjdvp.runs.summary import RunSummary
 
 SIZE = 16
 
@@ -79,6 +82,27 @@ class FakeGenerator:
                 {"type": "Bad", "message": "no image", "hint": ""},
             )
         return ImageResult(job, noise(job), stats, tokens=tokens_of(job))
+
+
+def config(**run: object) -> RunConfig:
+    """Return settings with a fixed seed."""
+    return RunConfig(run=RunSettings(**{"seed": 7, **run}))
+
+
+def rows(out: Path) -> list[dict]:
+    """Return the log rows of a run folder."""
+    return [row for path in log_paths(out) for row in read_rows(path)]
+
+
+def images(out: Path) -> dict[str, bytes]:
+    """Return the image files of a run folder."""
+    return {path.name: path.read_bytes() for path in sorted((out / "images").iterdir())}
+
+
+def run(request: Request, generator: FakeGenerator | None = None, listen=ignore) -> RunSummary:
+    """Generate with a FakeGenerator."""
+    generator = generator or FakeGenerator()
+    return generate(request, generator.open, listen)
 
 
 def main() -> None:

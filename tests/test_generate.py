@@ -1,17 +1,9 @@
-"""The main job, with a stand-in generator: what is on disk after it, whatever happens on the
-way.
-"""
+"""The main job, with a stand-in generator: what is on disk after it."""
 
 import dataclasses
-import errno
 import hashlib
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 
@@ -20,30 +12,24 @@ import pytest
 from PIL import Image
 
 from sjdvp.config import DecoderConfig, RunConfig, RunSettings
-from sjdvp.errors import ConfigError, FolderError, Interrupted, PromptError, StorageError
+from sjdvp.errors import ConfigError, FolderError, PromptError
 from sjdvp.events import (
     GenerationStarted,
     ImageFinished,
     ImagesInProgress,
-    Note,
     RunFinished,
     RunStarted,
-    ignore,
 )
-from sjdvp.generate import Preview, Request, generate, preview
+from sjdvp.generate import Preview, Request, preview
 from sjdvp.jobs import Job
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.log import KEYS
 from sjdvp.runs.sharding import Selection, Shard, log_paths
 from sjdvp.runs.writer import read_metadata
-from tests.fake_generator import FakeGenerator, noise
+from tests.fake_generator import FakeGenerator, config, images, noise, rows, run
 
 TEXTS = ["a red apple", "two\u2028cats", "fail here", "0", "a red apple", "plum", "fig"]
-
-
-def config(**run: object) -> RunConfig:
-    return RunConfig(run=RunSettings(**{"seed": 7, **run}))
 
 
 @pytest.fixture
@@ -51,26 +37,6 @@ def prompts(tmp_path) -> Path:
     path = tmp_path / "prompts.txt"
     path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def good(tmp_path) -> Path:
-    path = tmp_path / "good.txt"
-    path.write_text("".join(f"prompt {i}\n" for i in range(10)), encoding="utf-8")
-    return path
-
-
-def rows(out: Path) -> list[dict]:
-    return [row for path in log_paths(out) for row in read_rows(path)]
-
-
-def images(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((out / "images").iterdir())}
-
-
-def run(request: Request, generator: FakeGenerator | None = None, listen=ignore):
-    generator = generator or FakeGenerator()
-    return generate(request, generator.open, listen)
 
 
 def test_images_rows_and_summary(tmp_path, prompts):
@@ -118,10 +84,10 @@ def test_images_rows_and_summary(tmp_path, prompts):
     assert events[-1] == RunFinished(summary.as_json())
 
 
-def test_rate_counts_from_the_first_forward_pass(tmp_path, good):
+def test_rate_counts_from_the_first_forward_pass(tmp_path, ten_prompts):
     events = []
 
-    class Slow(FakeGenerator):
+    class SlowToOpen(FakeGenerator):
         """Loads for 0.4 s, of which 0.1 s are compilation."""
 
         def generate(self, source):
@@ -140,7 +106,9 @@ def test_rate_counts_from_the_first_forward_pass(tmp_path, good):
             return job
 
     summary = run(
-        Request(config(), tmp_path / "out", prompts=good), Slow(seconds=0.05), events.append
+        Request(config(), tmp_path / "out", prompts=ten_prompts),
+        SlowToOpen(seconds=0.05),
+        events.append,
     )
     assert 0.3 <= summary.load_s < summary.wall_s - 0.1
     assert summary.compile_s == 0.1
@@ -168,9 +136,9 @@ def test_run_json_and_prompts_jsonl(tmp_path, prompts):
     assert [row["prompt"] for row in read_rows(out / "prompts.jsonl")] == TEXTS
 
 
-def test_again_does_nothing_and_opens_no_generator(tmp_path, good):
+def test_again_does_nothing_and_opens_no_generator(tmp_path, ten_prompts):
     out, generator = tmp_path / "out", FakeGenerator()
-    request = Request(config(seed=None), out, prompts=good)
+    request = Request(config(seed=None), out, prompts=ten_prompts)
     run(request, generator)
     before = images(out)
     summary = run(request, generator)
@@ -190,8 +158,8 @@ def test_failed_images_are_tried_again_or_not(tmp_path, prompts):
     assert [row["attempt"] for row in rows(request.out) if row["index"] == 2] == [1, 2]
 
 
-def test_overwrite_generates_the_same_images_again(tmp_path, good):
-    request = Request(config(), tmp_path / "out", prompts=good)
+def test_overwrite_generates_the_same_images_again(tmp_path, ten_prompts):
+    request = Request(config(), tmp_path / "out", prompts=ten_prompts)
     run(request)
     before = images(request.out)
     generator = FakeGenerator()
@@ -202,8 +170,8 @@ def test_overwrite_generates_the_same_images_again(tmp_path, good):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_images_do_not_depend_on_batch_shards_or_resume(tmp_path, good, count):
-    whole = Request(config(num_images_per_prompt=2), tmp_path / "whole", prompts=good)
+def test_images_do_not_depend_on_batch_shards_or_resume(tmp_path, ten_prompts, count):
+    whole = Request(config(num_images_per_prompt=2), tmp_path / "whole", prompts=ten_prompts)
     run(whole, FakeGenerator(batch=1))
     part = dataclasses.replace(whole, out=tmp_path / "part")
     run(dataclasses.replace(part, selection=Selection(limit=3)), FakeGenerator(batch=4))
@@ -216,8 +184,8 @@ def test_images_do_not_depend_on_batch_shards_or_resume(tmp_path, good, count):
     assert check_folder(part.out).whole
 
 
-def test_lost_truncated_and_torn_things_are_generated_again(tmp_path, good):
-    request = Request(config(), tmp_path / "out", prompts=good)
+def test_lost_truncated_and_torn_things_are_generated_again(tmp_path, ten_prompts):
+    request = Request(config(), tmp_path / "out", prompts=ten_prompts)
     run(request)
     before = images(request.out)
     (request.out / "images/000001.png").unlink()
@@ -233,22 +201,22 @@ def test_lost_truncated_and_torn_things_are_generated_again(tmp_path, good):
     assert images(request.out) == before
 
 
-def test_images_may_be_a_link_to_another_disk_from_the_start(tmp_path, good):
+def test_images_may_be_a_link_to_another_disk_from_the_start(tmp_path, ten_prompts):
     (tmp_path / "scratch").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "images").symlink_to(tmp_path / "scratch")
-    run(Request(config(), tmp_path / "out", prompts=good))
+    run(Request(config(), tmp_path / "out", prompts=ten_prompts))
     assert len(list((tmp_path / "scratch").iterdir())) == 10
     assert check_folder(tmp_path / "out").whole
     (tmp_path / "dangling").mkdir()
     (tmp_path / "dangling" / "images").symlink_to(tmp_path / "nowhere")
     with pytest.raises(FolderError, match=r"images is not a folder"):
-        run(Request(config(), tmp_path / "dangling", prompts=good))
+        run(Request(config(), tmp_path / "dangling", prompts=ten_prompts))
 
 
-def test_metadata_in_the_image_and_without(tmp_path, good):
+def test_metadata_in_the_image_and_without(tmp_path, ten_prompts):
     with_it, without = (
-        Request(config(metadata=m), tmp_path / str(m), prompts=good) for m in (True, False)
+        Request(config(metadata=m), tmp_path / str(m), prompts=ten_prompts) for m in (True, False)
     )
     for request in (with_it, without):
         run(request)
@@ -260,14 +228,14 @@ def test_metadata_in_the_image_and_without(tmp_path, good):
     )
     assert read_metadata(without.out / "images/000003.png") == {}
     with pytest.raises(FolderError, match="not a readable image"):
-        read_metadata(good)
+        read_metadata(ten_prompts)
     again = dataclasses.replace(without, out=tmp_path / "again")
     run(again, FakeGenerator(batch=2))
     assert images(again.out) == images(without.out)
 
 
-def test_other_settings_are_refused_by_name(tmp_path, good):
-    request = Request(config(), tmp_path / "out", prompts=good)
+def test_other_settings_are_refused_by_name(tmp_path, ten_prompts):
+    request = Request(config(), tmp_path / "out", prompts=ten_prompts)
     run(request)
     other = RunConfig(decoder=DecoderConfig(window=8), run=RunSettings(seed=8))
     generator = FakeGenerator()
@@ -280,12 +248,12 @@ def test_other_settings_are_refused_by_name(tmp_path, good):
     assert run(faster).skipped == 10
 
 
-def test_prompts_may_grow_but_not_change(tmp_path, good):
-    request = Request(config(), tmp_path / "out", prompts=good)
+def test_prompts_may_grow_but_not_change(tmp_path, ten_prompts):
+    request = Request(config(), tmp_path / "out", prompts=ten_prompts)
     run(request)
-    good.write_text(good.read_text() + "one more\n")
+    ten_prompts.write_text(ten_prompts.read_text() + "one more\n")
     assert (run(request).ok, run(request).skipped) == (1, 11)
-    good.write_text(good.read_text().replace("prompt 3", "prompt three"))
+    ten_prompts.write_text(ten_prompts.read_text().replace("prompt 3", "prompt three"))
     with pytest.raises(
         FolderError, match=r"row 3 .* has changed .*prompt was 'prompt 3', is 'prompt three'"
     ):
@@ -293,7 +261,7 @@ def test_prompts_may_grow_but_not_change(tmp_path, good):
     assert len(list(read_rows(request.out / "prompts.jsonl"))) == 11
 
 
-def test_checks_come_before_the_generator(tmp_path, good):
+def test_checks_come_before_the_generator(tmp_path, ten_prompts):
     generator = FakeGenerator()
     (tmp_path / "bad.txt").write_bytes(b"\xff")
     (tmp_path / "stranger" / "images").mkdir(parents=True)
@@ -301,10 +269,12 @@ def test_checks_come_before_the_generator(tmp_path, good):
     (tmp_path / "file").touch()
     for request, error in [
         (Request(config(), tmp_path / "out", prompts=tmp_path / "bad.txt"), PromptError),
-        (Request(config(), tmp_path / "stranger", prompts=good), FolderError),
-        (Request(config(), tmp_path / "file", prompts=good), FolderError),
+        (Request(config(), tmp_path / "stranger", prompts=ten_prompts), FolderError),
+        (Request(config(), tmp_path / "file", prompts=ten_prompts), FolderError),
         (
-            Request(config(), tmp_path / "out", prompts=good, selection=Selection(((10, 10),))),
+            Request(
+                config(), tmp_path / "out", prompts=ten_prompts, selection=Selection(((10, 10),))
+            ),
             ConfigError,
         ),
     ]:
@@ -312,16 +282,16 @@ def test_checks_come_before_the_generator(tmp_path, good):
             run(request, generator)
         assert caught.value.exit_code == 2
     with pytest.raises(ConfigError, match="one place"):
-        Request(config(), tmp_path / "out", prompts=good, inline=("a",))
+        Request(config(), tmp_path / "out", prompts=ten_prompts, inline=("a",))
     with pytest.raises(ConfigError, match="pipe"):
         Request(config(), tmp_path / "out", stdin=io.BytesIO(), shard=Shard(0, 2))
     assert generator.opened == 0
     assert not (tmp_path / "out").exists()
 
 
-def test_preview_writes_nothing(tmp_path, good):
+def test_preview_writes_nothing(tmp_path, ten_prompts):
     request = Request(
-        config(num_images_per_prompt=2), tmp_path / "out", prompts=good, shard=Shard(1, 2)
+        config(num_images_per_prompt=2), tmp_path / "out", prompts=ten_prompts, shard=Shard(1, 2)
     )
     files = tuple(f"images/{name}.png" for name in ("000001_00", "000001_01", "000003_00"))
     assert preview(request) == Preview(10, 0, 7, "txt", 0, 0, files=files)
@@ -329,181 +299,3 @@ def test_preview_writes_nothing(tmp_path, good):
     run(dataclasses.replace(request, selection=Selection(limit=4)))
     assert preview(request).done == 4
     assert preview(Request(config(), tmp_path / "new", stdin=io.BytesIO())).requested is None
-
-
-def test_fail_fast_and_max_failures_stop_early(tmp_path):
-    for name, request_options, run_options, failed in [
-        ("fast", {"fail_fast": True}, {}, 1),
-        ("max", {}, {"max_failures": 2}, 3),
-    ]:
-        request = Request(
-            config(**run_options), tmp_path / name, inline=("fail",) * 8, **request_options
-        )
-        events = []
-        summary = run(request, FakeGenerator(batch=1), events.append)
-        assert (summary.failed, summary.requested, summary.exit_code) == (failed, 8, 1)
-        assert any(isinstance(event, Note) and "stopped" in event.message for event in events)
-
-
-def test_images_for_a_pipe_come_before_it_ends(tmp_path):
-    reader, writer = os.pipe()
-    first = threading.Event()
-    request = Request(config(), tmp_path / "out", stdin=os.fdopen(reader, "rb"))
-    results = []
-
-    def listen(event):
-        if isinstance(event, ImageFinished):
-            first.set()
-
-    thread = threading.Thread(
-        target=lambda: results.append(run(request, FakeGenerator(batch=4), listen))
-    )
-    thread.start()
-    os.write(writer, b"one\n")
-    assert first.wait(10)
-    os.write(writer, b"two\nthree\n")
-    os.close(writer)
-    thread.join(10)
-    assert (results[0].requested, results[0].ok) == (3, 3)
-    again = run(dataclasses.replace(request, stdin=io.BytesIO(b"one\ntwo\nthree\nfour\n")))
-    assert (again.requested, again.ok, again.skipped) == (4, 1, 3)
-
-
-def test_a_bad_line_or_a_changed_row_of_a_pipe_ends_it_after_what_was_begun(tmp_path):
-    request = Request(config(), tmp_path / "out", stdin=io.BytesIO(b"one\ntwo\n\xff\nfour\n"))
-    events = []
-    with pytest.raises(PromptError, match="line 3"):
-        run(request, FakeGenerator(batch=8), events.append)
-    assert len(images(request.out)) == 2
-    assert events[-1].summary["ok"] == 2
-    with pytest.raises(FolderError, match="row 1 "):
-        run(dataclasses.replace(request, stdin=io.BytesIO(b"one\nzwei\n")))
-
-
-def refuse_once(monkeypatch, name: str, nth: int, code: int) -> None:
-    real, calls = getattr(os, name), []
-
-    def failing(*arguments, **options):
-        calls.append(1)
-        if len(calls) == nth:
-            raise OSError(code, os.strerror(code))
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(os, name, failing)
-
-
-@pytest.mark.parametrize("name", ["write", "replace", "fsync"])
-@pytest.mark.parametrize("nth", range(1, 15))
-def test_a_full_disk_at_any_write_can_be_resumed(tmp_path, good, monkeypatch, name, nth):
-    whole = Request(config(), tmp_path / "whole", prompts=good, selection=Selection(limit=3))
-    run(whole)
-    request = dataclasses.replace(whole, out=tmp_path / "out")
-    with monkeypatch.context() as patch:
-        refuse_once(patch, name, nth, errno.ENOSPC)
-        try:
-            run(request)
-        except StorageError as error:
-            assert error.exit_code == 1
-    assert not list(request.out.glob("images/.*"))
-    assert run(request).exit_code == 0
-    assert images(request.out) == images(whole.out)
-    assert sorted(row["index"] for row in rows(request.out)) == [0, 1, 2]
-    assert check_folder(request.out).whole
-
-
-def test_the_run_stops_when_the_disk_refuses(tmp_path, good):
-    request, generator = (
-        Request(config(), tmp_path / "out", prompts=good),
-        FakeGenerator(batch=1, seconds=0.05),
-    )
-
-    def vanish(event):
-        if isinstance(event, ImageFinished):
-            (request.out / "images").rename(request.out / "gone")
-
-    with pytest.raises(StorageError, match="cannot write"):
-        run(request, generator, vanish)
-    assert len(generator.generated) < 6
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_what_is_complete(tmp_path, good, signum):
-    request, events = Request(config(), tmp_path / "out", prompts=good), []
-
-    class Interrupting(FakeGenerator):
-        def generate(self, source):
-            for count, image in enumerate(super().generate(source)):
-                if count == 4:
-                    os.kill(os.getpid(), signum)
-                yield image
-
-    with pytest.raises(Interrupted) as caught:
-        run(request, Interrupting(), events.append)
-    assert caught.value.exit_code == 128 + signum
-    assert len(images(request.out)) == len(rows(request.out)) == events[-1].summary["ok"] == 4
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert run(request).finished == 10
-
-
-def test_a_signal_ends_the_wait_for_a_silent_pipe(tmp_path):
-    reader, writer = os.pipe()
-    request = Request(config(), tmp_path / "out", stdin=os.fdopen(reader, "rb"))
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    with pytest.raises(Interrupted):
-        run(request)
-    os.close(writer)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("images_first", [1, 3, 5])
-def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(tmp_path, good, images_first):
-    seeded = tmp_path / "out"
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("fake_generator.py")),
-            str(good),
-            str(seeded),
-            "0.02",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
-    assert process.stdout is not None
-    for _ in range(images_first):
-        process.stdout.readline()
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    seed = json.loads((seeded / "run.json").read_text())["seed"]
-    summary = run(Request(config(seed=None), seeded, prompts=good))
-    assert summary.finished == summary.requested == 10
-    assert summary.skipped >= images_first
-    whole = tmp_path / "whole"
-    run(Request(config(seed=seed), whole, prompts=good))
-    assert images(seeded) == images(whole)
-    assert sorted(row["index"] for row in rows(seeded)) == list(range(10))
-    assert check_folder(seeded).whole
-
-
-def test_a_process_ends_though_its_pipe_stays_open(tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from tests.test_generate import *;"
-        "run(Request(config(), Path(sys.argv[1]), "
-        "stdin=sys.stdin.buffer, inline=(), fail_fast=True))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "out")],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
-    assert process.stdin is not None
-    assert process.stderr is not None
-    process.stdin.write(b"fail\n")
-    process.stdin.flush()
-    assert process.wait(20) == 0
-    assert process.stderr.read() == b""
-    process.stdin.close()
-    process.stderr.close()

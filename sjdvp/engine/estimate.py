@@ -24,7 +24,7 @@ class Machine:
 
     bytes_per_s: float
     flops_per_s: float
-    launch_s: float
+    launch_s: float = 0.0
 
     def seconds(self, work: "Work") -> float:
         """Return the expected time: each operation starts, then waits for memory or arithmetic."""

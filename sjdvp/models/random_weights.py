@@ -131,7 +131,7 @@ def open_random_model(
         head=packed(head),
         vq_decoder=_vq_on_meta(_VQ_DECODERS[shape.vq])
         if on_meta and shape.vq
-        else _GreyDecoder(embeds_VD),
+        else GreyDecoder(embeds_VD),
         truncate_pixels=False,
     )
 
@@ -145,15 +145,17 @@ def _vq_on_meta(make: Callable[[], nn.Module]) -> Any:
         return make().eval().requires_grad_(False)
 
 
-class _GreyDecoder:
+class GreyDecoder:
     """Decodes to grey images; its codebook is noise."""
 
     def __init__(self, vectors_VE: Tensor) -> None:
         self._vectors_VE = vectors_VE
 
     def codebook(self) -> Tensor:
+        """Return one vector per token, [V, E]."""
         return self._vectors_VE
 
     def __call__(self, indices: Tensor, *, bands: bool = False) -> Tensor:
+        """Return a grey image of one pixel per token, [B, 3, rows, columns]."""
         n_images, rows, columns = indices.shape
         return torch.zeros(n_images, 3, rows, columns, device=indices.device)

@@ -15,8 +15,8 @@ from sjdvp.report.charts import (
 from sjdvp.report.load import Run, unfair
 from sjdvp.report.metrics import number
 from sjdvp.report.sections import (
-    Card,
     Categories,
+    KeyFigure,
     Setting,
     categories,
     hardware,
@@ -69,7 +69,7 @@ class ReportPage:
     subtitle: str
     names: tuple[str, ...]
     unfair: tuple[str, ...]
-    cards: tuple[Card, ...]
+    cards: tuple[KeyFigure, ...]
     results: tuple[DecoderResult, ...]
     speedups: tuple[Chart, ...]
     distributions: tuple[Chart, ...]

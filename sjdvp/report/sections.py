@@ -16,7 +16,7 @@ _ABSENT = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class KeyFigure:
     """One number in large type; `note` says what it means."""
 
     label: str
@@ -24,13 +24,13 @@ class Card:
     note: str
 
 
-def make_cards(runs: Sequence[Run], results: Sequence[DecoderResult]) -> list[Card]:
+def make_cards(runs: Sequence[Run], results: Sequence[DecoderResult]) -> list[KeyFigure]:
     """Return the cards of a page."""
     cards = list(_comparison(results)) if len(results) > 1 else _single(results[0])
     return [*cards, _images(results), _device(runs)]
 
 
-def _comparison(results: Sequence[DecoderResult]) -> Iterator[Card]:
+def _comparison(results: Sequence[DecoderResult]) -> Iterator[KeyFigure]:
     """Name the lossless decoder that is cheapest, in time and in forward passes."""
     for cost, label in (("time", "Fastest"), ("nfe", "Fewest forward passes")):
         for base in BASES:
@@ -41,7 +41,9 @@ def _comparison(results: Sequence[DecoderResult]) -> Iterator[Card]:
             ]
             if found:
                 best, result = max(found, key=lambda pair: pair[0].value)
-                yield Card(f"{label}, lossless", result.name, f"{_words(best, cost)} than {base}")
+                yield KeyFigure(
+                    f"{label}, lossless", result.name, f"{_words(best, cost)} than {base}"
+                )
                 break
 
 
@@ -49,21 +51,21 @@ def _words(found: Speedup, cost: str) -> str:
     return f"{found.value:.1f}× {'faster' if cost == 'time' else 'fewer forward passes'}"
 
 
-def _single(result: DecoderResult) -> list[Card]:
+def _single(result: DecoderResult) -> list[KeyFigure]:
     found = result.metrics
     latency = found.latency_s
     return [
-        Card(
+        KeyFigure(
             "Forward passes per image (NFE)",
             fixed(found.nfe, 1),
             f"{fixed(found.tokens_per_nfe, 2)} tokens/NFE, {result.label}",
         ),
-        Card(
+        KeyFigure(
             "Acceptance rate",
             percent(found.accept_rate),
             f"window {result.window}, {result.label}",
         ),
-        Card(
+        KeyFigure(
             "Latency",
             f"{fixed(latency.median if latency else None, 2)} s",
             f"median; 90 % within {fixed(latency.p90 if latency else None, 2)} s",
@@ -71,13 +73,13 @@ def _single(result: DecoderResult) -> list[Card]:
     ]
 
 
-def _images(results: Sequence[DecoderResult]) -> Card:
+def _images(results: Sequence[DecoderResult]) -> KeyFigure:
     failed = sum(result.failed for result in results)
     images = sum(result.metrics.images for result in results)
-    return Card("Images", f"{images:,}", f"{failed:,} failed" if failed else "none failed")
+    return KeyFigure("Images", f"{images:,}", f"{failed:,} failed" if failed else "none failed")
 
 
-def _device(runs: Sequence[Run]) -> Card:
+def _device(runs: Sequence[Run]) -> KeyFigure:
     rows = [row for run in runs for row in run.ok.values()]
     names = {str(row.get("gpu") or row.get("device")) for row in rows} - {"None"}
     dtypes = {str(row.get("dtype")) for row in rows} - {"None"}
@@ -85,7 +87,7 @@ def _device(runs: Sequence[Run]) -> Card:
     note = [", ".join(sorted(dtypes))] if dtypes else []
     note += sorted({f"{run.quantize} weights" for run in runs if run.quantize})
     note += [f"batch size {', '.join(sorted(sizes))}"] if sizes else []
-    return Card("Device", ", ".join(sorted(names)) or "unknown", ", ".join(note))
+    return KeyFigure("Device", ", ".join(sorted(names)) or "unknown", ", ".join(note))
 
 
 @dataclass(frozen=True, slots=True)

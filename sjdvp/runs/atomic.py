@@ -1,10 +1,14 @@
-"""Atomic writes: a file has its old content or all of its new content."""
+"""Atomic writes: a file has its old content or all of its new content.
+
+Also the base of whatever a `with` block must close.
+"""
 
 import contextlib
 import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from sjdvp.errors import StorageError
 
@@ -15,6 +19,20 @@ _HINTS = {
     errno.EROFS: f"the file system is read-only: make it writable, then {_RESUME}",
 }
 _OTHER_HINT = f"when it can be written again, {_RESUME}"
+
+
+class Closing:
+    """A context manager that is closed at the end of its block."""
+
+    def close(self) -> None:
+        """Release what is open."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 @contextlib.contextmanager

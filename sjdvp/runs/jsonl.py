@@ -12,16 +12,15 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from sjdvp.errors import FolderError
-from sjdvp.runs.atomic import storage_errors, sync_folder
+from sjdvp.runs.atomic import Closing, storage_errors, sync_folder
 
 JsonRow = dict[str, Any]
 
 
-class Appender:
+class Appender(Closing):
     """A JSONL file open for appending; the caller must hold a lock against other writers."""
 
     def __init__(self, path: Path) -> None:
@@ -55,17 +54,6 @@ class Appender:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def read_rows(path: Path) -> Iterator[JsonRow]:

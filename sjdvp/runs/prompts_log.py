@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sjdvp.errors import FolderError
-from sjdvp.runs.atomic import write_atomic
+from sjdvp.runs.atomic import Closing, write_atomic
 from sjdvp.runs.jsonl import (
     Appender,
     JsonRow,
@@ -32,7 +31,7 @@ _ASKED: dict[str, Callable[[object, str], object]] = {
 }
 
 
-class PromptsLog:
+class PromptsLog(Closing):
     """prompts.jsonl open for comparing and appending; the caller must hold the folder's lock."""
 
     def __init__(self, root: Path) -> None:
@@ -58,17 +57,6 @@ class PromptsLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def read_prompts_log(root: Path) -> Iterator[Prompt]:

@@ -11,11 +11,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from sjdvp.errors import FolderError
 from sjdvp.jobs import token_digest
+from sjdvp.runs.atomic import Closing
 from sjdvp.runs.jsonl import Appender, numbered_rows, text, whole, word
 from sjdvp.runs.log import ImageKey
 from sjdvp.runs.sharding import Shard
@@ -50,7 +49,7 @@ class SavedTokens:
         return tokens
 
 
-class TokensFile:
+class TokensFile(Closing):
     """The tokens file of a shard, made when the first tokens come; its lock must be held."""
 
     def __init__(self, root: Path, shard: Shard) -> None:
@@ -72,15 +71,8 @@ class TokensFile:
         self._file.append([{**row, "tokens": base64.b64encode(data).decode("ascii")}])
         self._known.add((key, token_sha256))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

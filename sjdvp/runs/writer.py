@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import numpy as np
 from PIL import Image, PngImagePlugin
@@ -19,7 +18,7 @@ from PIL import Image, PngImagePlugin
 from sjdvp.config import ImageFormat, ModelConfig
 from sjdvp.errors import FolderError
 from sjdvp.jobs import ImageResult, Job
-from sjdvp.runs.atomic import storage_errors, write_atomic
+from sjdvp.runs.atomic import Closing, storage_errors, write_atomic
 from sjdvp.runs.job_queue import Task
 from sjdvp.runs.jsonl import Appender, JsonRow, load_json
 from sjdvp.runs.log import RowMaker
@@ -124,7 +123,7 @@ class ImageWriter:
                     other.unlink(missing_ok=True)
 
 
-class Background(Generic[Item]):
+class Background(Closing, Generic[Item]):
     """A thread that calls `act` for each item in turn, so that saving overlaps with decoding.
 
     After the first exception it does nothing more, and the exception is raised in the caller's
@@ -161,17 +160,6 @@ class Background(Generic[Item]):
                     self._act(item)
                 except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
                     self._failure = error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def encode_image(

@@ -21,7 +21,7 @@ SEEDS = list(range(20))
 
 
 @dataclass
-class Slow:
+class SlowStatistics:
     """Keeps each distribution of each position and slot, and goes through them one by one."""
 
     prediction: PredictionConfig
@@ -158,7 +158,7 @@ def watched(
     )
     prediction = PredictionConfig(rises=rises, history=3, top_k=top_k)
     watch = Observer(the_decoder, prediction, batch_size, torch.float64, torch.device("cpu"))
-    slow = Slow(prediction)
+    slow = SlowStatistics(prediction)
 
     def step(the_decoder, before, logits):
         after = decode_step(the_decoder, before, logits)

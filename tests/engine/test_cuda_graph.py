@@ -145,7 +145,7 @@ def test_replay_keeps_one_state(model64, monkeypatch):
     engine, twin = started(model64, "coupled"), started(model64, "coupled")
     captured = []
 
-    class Redo:
+    class EagerGraph:
         def __init__(self, state, kv_length):
             captured.append(kv_length)
             self.redo = lambda: [
@@ -159,7 +159,7 @@ def test_replay_keeps_one_state(model64, monkeypatch):
             self.redo()
 
     monkeypatch.setattr(
-        CudaGraphStep, "_capture", lambda self, state, kv_length: Redo(state, kv_length)
+        CudaGraphStep, "_capture", lambda self, state, kv_length: EagerGraph(state, kv_length)
     )
     replayed, state, other = CudaGraphStep(step(engine)), engine.state, twin.state
     with torch.inference_mode():

@@ -177,12 +177,12 @@ def test_slots_take_jobs_and_wait_only_for_the_first():
     assert slots.free() == [0, 2] and slots.busy() == [(1, sequence)]
     asked = []
 
-    class Source:
+    class OneJob:
         def take(self, *, wait):
             asked.append(wait)
             return Job(0, 0, 0, "") if len(asked) < 2 else None
 
-    assert [slot for slot, _ in next_jobs(Source(), slots.free(), wait=True)] == [0]
+    assert [slot for slot, _ in next_jobs(OneJob(), slots.free(), wait=True)] == [0]
     assert asked == [True, False]
     slots.release(1)
     assert slots.free() == [0, 1, 2]

@@ -16,7 +16,7 @@ CPU_SAYS = (
 JOBS = [Job(i, 0, i, f"prompt {i}") for i in range(20)]
 
 
-class Source:
+class ListQueue:
     def __init__(self, jobs):
         self.jobs = deque(jobs)
 
@@ -65,7 +65,7 @@ def test_the_batch_is_halved_until_it_fits(error):
         made.append(batch_size)
         return Hungry(batch_size, room=3, error=error)
 
-    images = list(ElasticBatch(make, 8).generate(Source(JOBS)))
+    images = list(ElasticBatch(make, 8).generate(ListQueue(JOBS)))
     assert made == [8, 4, 2]
     assert sorted(image.job.index for image in images) == list(range(20))
     assert not any(image.error for image in images)
@@ -75,7 +75,7 @@ def test_the_batch_is_halved_until_it_fits(error):
 def test_an_image_too_large_alone_fails_alone():
     images = list(
         ElasticBatch(lambda batch_size: Hungry(batch_size, room=9, huge=(5, 6, 19)), 4).generate(
-            Source(JOBS)
+            ListQueue(JOBS)
         )
     )
     assert sorted(image.job.index for image in images) == list(range(20))
@@ -92,10 +92,10 @@ def test_a_generator_that_cannot_be_made():
         return Hungry(batch_size, room=9)
 
     room = 2
-    assert len(list(ElasticBatch(make, 16).generate(Source(JOBS)))) == 20
+    assert len(list(ElasticBatch(make, 16).generate(ListQueue(JOBS)))) == 20
     room = 0
     with pytest.raises(DeviceError, match="not enough memory to generate one image"):
-        list(ElasticBatch(make, 16).generate(Source(JOBS)))
+        list(ElasticBatch(make, 16).generate(ListQueue(JOBS)))
 
 
 def test_other_errors_are_not_swallowed():
@@ -106,7 +106,7 @@ def test_other_errors_are_not_swallowed():
                     batch_size, room=0, error=RuntimeError("shapes do not match")
                 ),
                 4,
-            ).generate(Source(JOBS))
+            ).generate(ListQueue(JOBS))
         )
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
 

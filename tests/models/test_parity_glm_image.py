@@ -15,7 +15,7 @@ from sjdvp.errors import ConfigError, ImageError, WeightsError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.models import glm_image, open_model
 from sjdvp.models.base import ImageModel
-from sjdvp.models.random_weights import _GreyDecoder
+from sjdvp.models.random_weights import GreyDecoder
 from tests.models.harness import (
     CPU,
     PARITY,
@@ -78,7 +78,7 @@ def test_greedy(tokenizer: Path) -> None:
     tokens_BS = golden("glm_image")[1]["greedy_codes"]
     prompts = golden_prompts(model)
     assert torch.equal(teacher_forced(model, prompts, tokens_BS, 1).argmax(-1), tokens_BS)
-    grey = replace(model, vq_decoder=_GreyDecoder(model.token_embeds_VD))
+    grey = replace(model, vq_decoder=GreyDecoder(model.token_embeds_VD))
     assert_greedy(grey, prompts, tokens_BS[:, LAYOUT.n_preview :], 1)
 
 
@@ -105,7 +105,7 @@ def test_prompt(tokenizer: Path) -> None:
 
 def test_same_noise_is_plain_sampling(tokenizer: Path) -> None:
     model = opened(tokenizer)
-    grey = replace(model, vq_decoder=_GreyDecoder(model.token_embeds_VD))
+    grey = replace(model, vq_decoder=GreyDecoder(model.token_embeds_VD))
     prompts = [model.prompt(text) for text in ("a cat", "two dogs on a hill", "z")]
     assert_same_noise(grey, prompts, SamplingConfig(temperature=0.9, top_p=0.75))
 

@@ -116,14 +116,14 @@ def test_log_and_image_say_what_was_used(tmp_path):
 
 
 def test_a_killed_run_with_these_columns_is_resumed(tmp_path):
-    class Dying(FakeGenerator):
+    class KilledGenerator(FakeGenerator):
         def generate(self, source):
             yield from itertools.islice(super().generate(source), 2)
             raise KeyboardInterrupt
 
     request = Request(CONFIG, tmp_path / "out", prompts=write(tmp_path, MIXED))
     with pytest.raises(Interrupted):
-        generate(request, Dying(batch=1).open, ignore)
+        generate(request, KilledGenerator(batch=1).open, ignore)
     rest = FakeGenerator(batch=1)
     generate(request, rest.open, ignore)
     assert [job.index for job in rest.generated] == [0, 2, 4]

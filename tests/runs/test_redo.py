@@ -13,7 +13,7 @@ from sjdvp.generate import Request, generate, preview
 from sjdvp.runs.check import check_folder
 from sjdvp.runs.folder import RunFolder
 from sjdvp.runs.sharding import Selection, Shard, log_path
-from tests.fake_generator import FakeGenerator
+from tests.fake_generator import FakeGenerator, images
 
 N = 6
 
@@ -51,10 +51,6 @@ def run(request: Request, kill_after: int | None = None) -> list[int]:
 def seeds(out: Path) -> dict[int, int]:
     last = {entry.key: row for entry, row in RunFolder.read(out).rows()}
     return {key[0]: row["seed"] for key, row in last.items()}
-
-
-def images(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((out / "images").iterdir())}
 
 
 def marker(out: Path) -> Path:

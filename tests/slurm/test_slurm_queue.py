@@ -93,27 +93,19 @@ def test_own_job():
     )
 
 
-def test_submit_status_and_missing(slurm, out, prompts, capsys):
+def slurm_command(*words: object) -> int:
+    return run(["slurm", *map(str, words)])
+
+
+def generate_shard(out, prompts, index: int) -> None:
+    request = Request(RunConfig(), out, prompts=prompts, shard=Shard(index, 4))
+    generate(request, FakeGenerator().open, ignore)
+
+
+def test_submit(slurm, out, prompts, capsys):
     calls = slurm(scontrol=CONFIG, sbatch="5\n", squeue="")
-    assert (
-        run(
-            [
-                "slurm",
-                "--prompts",
-                str(prompts),
-                "-o",
-                str(out),
-                "--shards",
-                "4",
-                "--at-once",
-                "2",
-                "--submit",
-                "--seed",
-                "1",
-            ]
-        )
-        == 0
-    )
+    array = ("--shards", 4, "--at-once", 2, "--seed", 1, "--submit")
+    assert slurm_command("--prompts", prompts, "-o", out, *array) == 0
     assert capsys.readouterr().out == "5\n"
     submitted = [call for call in calls() if call.startswith("sbatch")]
     assert [call.split(f"{out}/slurm/")[-1] for call in submitted] == ["array.sh", "check.sh"]
@@ -121,21 +113,21 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
     assert "--dependency=afterany:5" in submitted[1]
     assert read_array(out) == (4, "%2")
 
-    # Shard 0 is done and forgotten by the queue, 1 has failed, 2 runs, 3 is nowhere; another
-    # job of the same user does not count.
-    for shard, limit in ((0, None), (1, 1)):
-        generator = FakeGenerator()
-        config = RunConfig().run
-        assert config.seed is None
-        request = Request(RunConfig(), out, prompts=prompts, shard=Shard(shard, 4))
-        generate(request, generator.open, ignore)
-        if limit:
-            for image in sorted((out / "images").glob("*.png")):
-                if int(image.stem) % 4 == 1:
-                    image.unlink()
-                    break
+
+def test_status_and_missing(slurm, out, prompts, capsys):
+    """Shard 0 is done and forgotten by the queue, 1 has failed, 2 runs, 3 is nowhere.
+
+    Another job of the same user does not count.
+    """
+    calls = slurm(scontrol=CONFIG, sbatch="5\n", squeue="")
+    array = ("--shards", 4, "--at-once", 2, "--seed", 1, "--submit")
+    assert slurm_command("--prompts", prompts, "-o", out, *array) == 0
+    generate_shard(out, prompts, 0)
+    generate_shard(out, prompts, 1)
+    (out / "images" / "000001.png").unlink()
     slurm(squeue="5|1|FAILED|n1|NonZeroExitCode\n5|2|RUNNING|n1|None\n99|3|RUNNING|n1|None\n")
-    assert run(["slurm", "status", str(out)]) == 0
+    capsys.readouterr()
+    assert slurm_command("status", out) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
         "0\t3/3\t0\t-\t-",
@@ -146,14 +138,15 @@ def test_submit_status_and_missing(slurm, out, prompts, capsys):
     ]
     assert "5/10 images; submit 2 shards again" in shown.err
     slurm(sbatch="6\n")
-    assert run(["slurm", "--submit", "--missing", "-o", str(out), "--json"]) == 0
+    assert slurm_command("--submit", "--missing", "-o", out, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"job": "6", "array": "1,3", "check": "6"}
     assert "--array=1,3%2" in [call for call in calls() if call.startswith("sbatch")][-2]
     # The new array counts, though the old one's failure is still remembered.
     slurm(
-        squeue="5|1|FAILED|n1|NonZeroExitCode\n6|1|PENDING||Priority\n5|2|RUNNING|n1|None\n6|3|PENDING||Priority\n"
+        squeue="5|1|FAILED|n1|NonZeroExitCode\n6|1|PENDING||Priority\n"
+        "5|2|RUNNING|n1|None\n6|3|PENDING||Priority\n"
     )
-    assert run(["slurm", "--submit", "--missing", "-o", str(out)]) == 0
+    assert slurm_command("--submit", "--missing", "-o", out) == 0
     assert "is in the queue already" in capsys.readouterr().err
 
 

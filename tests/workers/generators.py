@@ -61,7 +61,7 @@ def open_obedient(config: RunConfig) -> Iterator[Obedient]:
     yield Obedient(batch=2)
 
 
-class Timed(FakeGenerator):
+class TimedGenerator(FakeGenerator):
     """Notes the process and the times of an image in the key `gpu`; `sleep 0.3` takes
     that long.
     """
@@ -77,8 +77,8 @@ class Timed(FakeGenerator):
 
 
 @contextmanager
-def open_timed(config: RunConfig) -> Iterator[Timed]:
-    yield Timed()
+def open_timed(config: RunConfig) -> Iterator[TimedGenerator]:
+    yield TimedGenerator()
 
 
 @contextmanager

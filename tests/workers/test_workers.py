@@ -21,7 +21,7 @@ from sjdvp.runs.jsonl import read_rows
 from sjdvp.runs.signals import STOPPING
 from sjdvp.workers.pool import Workers, _Worker, open_workers
 from sjdvp.workers.process import _with_own_gpu
-from tests.fake_generator import FakeGenerator
+from tests.fake_generator import FakeGenerator, images
 from tests.workers.generators import (
     open_obedient,
     open_picky,
@@ -33,7 +33,7 @@ from tests.workers.generators import (
 pytestmark = pytest.mark.process
 
 
-class Run:
+class PoolRun:
     def __init__(
         self,
         folder: Path,
@@ -61,14 +61,10 @@ class Run:
         return {row["index"]: row for row in read_rows(self.out / "log.shard-000-of-001.jsonl")}
 
 
-def images(out):
-    return {path.name: path.read_bytes() for path in (out / "images").iterdir()}
-
-
 def test_the_same_images_as_one_process(tmp_path):
     prompts = [f"prompt {i}" for i in range(20)]
     (tmp_path / "many").mkdir()
-    run = Run(tmp_path / "many", prompts, n_workers=3)
+    run = PoolRun(tmp_path / "many", prompts, n_workers=3)
     assert (run.summary.ok, run.notes) == (20, [])
     one = Request(
         RunConfig(run=RunSettings(seed=1)),
@@ -91,7 +87,7 @@ def test_the_same_images_as_one_process(tmp_path):
 def test_images_of_a_dead_worker_are_generated_by_others(tmp_path, how, told):
     prompts = [f"prompt {i}" for i in range(8)]
     prompts[3] = f"{how} {tmp_path / 'once'}"
-    run = Run(tmp_path, prompts)
+    run = PoolRun(tmp_path, prompts)
     assert (run.summary.ok, run.summary.failed) == (8, 0)
     assert len(run.notes) == 1
     assert told in run.notes[0]
@@ -101,7 +97,7 @@ def test_images_of_a_dead_worker_are_generated_by_others(tmp_path, how, told):
 def test_an_image_that_kills_every_worker_fails_and_no_other_does(tmp_path):
     prompts = [f"prompt {i}" for i in range(10)]
     prompts[2] = prompts[3] = prompts[7] = "kill"
-    run = Run(tmp_path, prompts)
+    run = PoolRun(tmp_path, prompts)
     assert (run.summary.ok, run.summary.failed) == (7, 3)
     assert {index for index, row in run.rows.items() if row["status"] == "failed"} == {2, 3, 7}
     error = run.rows[2]["error"]
@@ -110,7 +106,9 @@ def test_an_image_that_kills_every_worker_fails_and_no_other_does(tmp_path):
 
 
 def test_a_lost_device_is_left_out(tmp_path):
-    run = Run(tmp_path, ["sleep 0.1"] * 12, open_generator=open_picky, devices=["cuda:0", "cuda:1"])
+    run = PoolRun(
+        tmp_path, ["sleep 0.1"] * 12, open_generator=open_picky, devices=["cuda:0", "cuda:1"]
+    )
     assert run.summary.ok == 12
     assert all(
         note.startswith("worker 1 (cuda:1) broke (RuntimeError: this device is lost)")
@@ -121,7 +119,7 @@ def test_a_lost_device_is_left_out(tmp_path):
 def test_no_worker_left(tmp_path):
     notes = []
     with pytest.raises(DeviceError, match="all workers have died"):
-        Run(tmp_path, ["prompt"], open_generator=open_picky, devices=["cuda:1"], notes=notes)
+        PoolRun(tmp_path, ["prompt"], open_generator=open_picky, devices=["cuda:1"], notes=notes)
     assert [note.split("; ")[1].split("\n")[0] for note in notes] == [
         *["its images are generated again"] * 2,
         "it is not replaced",
@@ -131,11 +129,11 @@ def test_no_worker_left(tmp_path):
 
 def test_what_is_wrong_for_all_workers_ends_the_run(tmp_path):
     with pytest.raises(WeightsError, match="no weights here"):
-        Run(tmp_path, ["prompt"], open_generator=open_without_weights)
+        PoolRun(tmp_path, ["prompt"], open_generator=open_without_weights)
 
 
 def test_stdout_belongs_to_the_parent(tmp_path, capfd):
-    Run(tmp_path, ["print something that a library might say"], n_workers=1)
+    PoolRun(tmp_path, ["print something that a library might say"], n_workers=1)
     said = capfd.readouterr()
     assert said.out == ""
     assert "a library might say" in said.err
@@ -148,7 +146,7 @@ def test_work_is_shared_evenly(tmp_path):
     seconds = [
         0.05 * (1 + i % 7) for i in range(100)
     ]  # long against what a busy machine takes to pass a job on
-    run = Run(tmp_path, [f"sleep {s}" for s in seconds], n_workers=3, open_generator=open_timed)
+    run = PoolRun(tmp_path, [f"sleep {s}" for s in seconds], n_workers=3, open_generator=open_timed)
     assert run.summary.ok == 100
     spans = [[float(word) for word in row["gpu"].split()] for row in run.rows.values()]
     workers = {

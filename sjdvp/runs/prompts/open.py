@@ -13,6 +13,8 @@ from sjdvp.runs.prompts.tables import read_csv, read_parquet, read_tsv
 from sjdvp.runs.prompts.text import Line, read_txt, split_lines
 from sjdvp.text import printable
 
+Chunks = Iterator[bytes]
+
 READERS: dict[str, Callable[[Iterable[Line], ReadOptions], Iterator[Found]]] = {
     "txt": read_txt,
     "tsv": read_tsv,
@@ -23,36 +25,6 @@ READERS: dict[str, Callable[[Iterable[Line], ReadOptions], Iterator[Found]]] = {
     "geneval": read_geneval,
     "yaml": read_yaml,
 }
-
-
-def open_text(
-    chunks: Iterable[bytes], name: str, options: ReadOptions
-) -> tuple[str, Iterator[Found]]:
-    """Return the name of the reader and what it finds; reads no further than it must.
-
-    Raises PromptError for what is not a prompt file: binary files, web pages, and the like.
-    """
-    chunks, packed = unpack(chunks, printable(name))
-    format = options.format
-    if format == "auto":
-        chunks, what, advice = recognise(chunks)
-        if what and what != "Parquet":
-            raise PromptError(f"{printable(name)}: {what}, not a prompt file", advice)
-        format = "parquet" if what else "auto"
-    if format == "parquet":
-        return format, read_parquet(chunks, options)
-    lines = Ahead(split_lines(chunks))
-    found = sniff(lines, _suffix(name, packed=packed), options) if format == "auto" else format
-    if isinstance(found, Refused):
-        raise PromptError(f"{printable(name)}: {found.what}", found.advice)
-    return found, READERS[found](lines, options)
-
-
-def _suffix(name: str, *, packed: bool) -> str:
-    path = Path(name.lower())
-    return Path(path.stem).suffix if packed and path.suffix in (".gz", ".gzip") else path.suffix
-
-
 _GZIP = b"\x1f\x8b"
 _TAR_AT, _TAR = 257, b"ustar"
 _OFFICE = (b"[Content_Types].xml", b"_rels/", b"mimetype")  # the first file in .xlsx, .docx, .ods
@@ -85,7 +57,33 @@ _BINARY = {  # how a file begins: what it is, and what to do
     b"\x80\x05": _PICKLE,
 }
 
-Chunks = Iterator[bytes]
+
+def open_text(
+    chunks: Iterable[bytes], name: str, options: ReadOptions
+) -> tuple[str, Iterator[Found]]:
+    """Return the name of the reader and what it finds; reads no further than it must.
+
+    Raises PromptError for what is not a prompt file: binary files, web pages, and the like.
+    """
+    chunks, packed = unpack(chunks, printable(name))
+    format = options.format
+    if format == "auto":
+        chunks, what, advice = recognise(chunks)
+        if what and what != "Parquet":
+            raise PromptError(f"{printable(name)}: {what}, not a prompt file", advice)
+        format = "parquet" if what else "auto"
+    if format == "parquet":
+        return format, read_parquet(chunks, options)
+    lines = Ahead(split_lines(chunks))
+    found = sniff(lines, _suffix(name, packed=packed), options) if format == "auto" else format
+    if isinstance(found, Refused):
+        raise PromptError(f"{printable(name)}: {found.what}", found.advice)
+    return found, READERS[found](lines, options)
+
+
+def _suffix(name: str, *, packed: bool) -> str:
+    path = Path(name.lower())
+    return Path(path.stem).suffix if packed and path.suffix in (".gz", ".gzip") else path.suffix
 
 
 def unpack(chunks: Iterable[bytes], name: str) -> tuple[Chunks, bool]:
