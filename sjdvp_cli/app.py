@@ -187,5 +187,6 @@ def main() -> None:
     """Run the process's own command line."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are for programmers
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # those of transformers too
     prepare_streams()
     sys.exit(run(sys.argv[1:]))

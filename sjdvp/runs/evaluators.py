@@ -1,6 +1,7 @@
 """The folder layouts that evaluators and trainers read, as pure functions: images in, names out.
 
-A missing image is None and never shifts the names of the others.
+A missing image is None and never shifts the names of the others. A name has the suffix that an
+evaluator asks for; the bytes are those of the run.
 """
 
 import io
@@ -170,7 +171,10 @@ def hpsv2(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
 
 
 def wise(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
-    """Lay out as PROMPT_ID.png, one image per prompt; the column `prompt_id`, or the id."""
+    """Lay out as PROMPT_ID.png, one image per prompt; the column `prompt_id`, or the id.
+
+    As gpt_eval.py of github.com/PKU-YuanGroup/WISE opens them, all categories in one folder.
+    """
     for each in prompts:
         name = each.column("prompt_id") or each.prompt.id
         if name:
@@ -183,7 +187,8 @@ def tiif(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
     """Lay out as TYPE/MODEL/short_description/0.png, numbered within TYPE, one image per prompt.
 
     TYPE is the prompt's column `type`. The evaluator has both descriptions; the one that is not
-    carried with the prompt was used to generate.
+    carried with the prompt was used to generate. As eval/eval_with_vlm.py of
+    github.com/A113N-W3I/TIIF-Bench finds them: by line of the type's file, with any image suffix.
     """
     numbers: Counter[str] = Counter()
     for each in prompts:
@@ -191,7 +196,7 @@ def tiif(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
         used = [name for name in ("short_description", "long_description") if name not in carried]
         if kind and len(used) == 1:
             folder = f"{safe_name(kind)}/{safe_name(each.model)}/{used[0]}"
-            yield from _first_image(each, f"{folder}/{numbers[kind]}.png")
+            yield from _first_image(each, f"{folder}/{numbers[kind]}{_suffix(each)}")
         elif any(each.images):
             missing = "short_description or long_description" if kind else "a column type"
             yield NotExported(f"row {each.row}: not a prompt of TIIF-Bench, it lacks {missing}")
@@ -199,13 +204,15 @@ def tiif(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
 
 
 def mjhq(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
-    """Lay out as CATEGORY/ID.png, one image per prompt; the column `category`, and the id."""
+    """Lay out as CATEGORY/ID.png, one image per prompt; the column `category`, and the id.
+
+    As mjhq30k_imgs.zip of huggingface.co/datasets/playgroundai/MJHQ-30K, for FID by category.
+    """
     for each in prompts:
         category, name = each.column("category"), each.prompt.id
         if category and name:
-            first = each.images[0]
-            suffix = first.suffix if first else ".png"
-            yield from _first_image(each, f"{safe_name(category)}/{safe_name(name)}{suffix}")
+            file = f"{safe_name(name)}{_suffix(each)}"
+            yield from _first_image(each, f"{safe_name(category)}/{file}")
         elif any(each.images):
             missing = "an id" if category else "a column category"
             yield NotExported(f"row {each.row}: it lacks {missing}")
@@ -215,6 +222,7 @@ def genai_bench(prompts: Sequence[PromptImages]) -> Iterator[ExportItem]:
     """Lay out as MODEL/00000.jpeg, one image per prompt, whatever the format of the image.
 
     The name is the id of the prompt, which the benchmark writes with five digits, or its row.
+    MODEL is --gen_model of genai_bench/evaluate.py in github.com/linzhiqiu/t2v_metrics.
     """
     for each in prompts:
         name = each.prompt.id or str(each.row)
@@ -304,6 +312,11 @@ def _first_image(each: PromptImages, name: str) -> Iterator[ExportItem]:
             yield ExportedImage(name, image, each.row)
         else:
             yield NotExported(f"row {each.row}: sample {sample}")
+
+
+def _suffix(each: PromptImages) -> str:
+    """Return the suffix of a prompt's first image."""
+    return each.images[0].suffix if each.images[0] else ".png"
 
 
 def _flat_name(each: PromptImages, sample: int, image: Path) -> str:

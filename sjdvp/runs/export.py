@@ -140,9 +140,9 @@ def _prompt_images(out: Path, left_out: list[str]) -> Iterator[PromptImages]:
     settings = folder.info.pixel_settings["model"]
     model = Path(str(settings.get("path") or settings["backbone"])).name
     samples = max(wanted.images_per_prompt for wanted in folder.info.wanted)
-    for prompt, expected in folder.expected():
+    for prompt in folder.prompts():  # also those that nobody asked for: layouts count prompts
         images: list[Path | None] = [None] * prompt.copies(samples)
-        for sample in expected:
+        for sample in folder.samples(prompt):
             entry = entries.get((prompt.index, sample))
             problem = _problem(out, prompt, entry, owners, folder.info.seeds)
             if entry is None or entry.file is None or problem:

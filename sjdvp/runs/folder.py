@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 CheckModel = Callable[[RunConfig], None]
 
 _WHOLE = Shard()
+_SLOW_S = 3.0  # a wait that people are told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,13 @@ class RunFolder:
     def expected(self) -> Iterator[tuple[Prompt, list[int]]]:
         """Yield each prompt that any command asked for, with its samples, in row order."""
         for prompt in read_prompts_log(self.root):
-            samples = {s for wanted in self.info.wanted for s in wanted.samples(prompt)}
+            samples = self.samples(prompt)
             if samples:
-                yield prompt, sorted(samples)
+                yield prompt, samples
+
+    def samples(self, prompt: Prompt) -> list[int]:
+        """Return the samples of a prompt that any command asked for."""
+        return sorted({s for wanted in self.info.wanted for s in wanted.samples(prompt)})
 
     def wants_tokens(self, prompt: Prompt, sample: int) -> bool:
         """Return whether any command asked for the image tokens of an image."""
@@ -196,10 +202,11 @@ class OpenRun:
         from sjdvp.weights import pin  # slow to import, and not needed when all images exist
 
         known = self.info.revision
-        model = pin(replace(self.config.model, revision=known or self.config.model.revision))
-        first = known or self.keep_revision(model.revision)
-        if first != model.revision:
-            model = pin(replace(self.config.model, revision=first))
+        with _told_when_slow(self.tell, f"downloading {self.config.model.path}"):
+            model = pin(replace(self.config.model, revision=known or self.config.model.revision))
+            first = known or self.keep_revision(model.revision)
+            if first != model.revision:
+                model = pin(replace(self.config.model, revision=first))
         return replace(self.config, model=model)
 
     def keep_revision(self, revision: str | None) -> str | None:
@@ -212,6 +219,17 @@ class OpenRun:
             if plain.get("revision") is None:
                 plain = write_run(root, {**plain, "revision": revision}).plain
             return str(plain["revision"])
+
+
+@contextlib.contextmanager
+def _told_when_slow(tell: Tell, message: str) -> Iterator[None]:
+    timer = threading.Timer(_SLOW_S, tell, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def make_plan(

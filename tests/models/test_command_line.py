@@ -165,9 +165,12 @@ def test_generate(
 
 
 @pytest.mark.process
-def test_libraries_say_nothing_on_stderr(tmp_path: Path) -> None:
-    make, prompt, settings, _ = CASES["lumina-mgpt-7b-768"]
-    line = ["generate", "--profile", "lumina-mgpt-7b-768", "--model", str(make(tmp_path / "model"))]
+@pytest.mark.parametrize("profile", ["lumina-mgpt-7b-768", "llamagen-t2i-256"])
+def test_libraries_say_nothing_on_stderr(profile: str, tmp_path: Path) -> None:
+    make, prompt, settings, _ = CASES[profile]
+    if "t2i" in profile:
+        settings = [*settings, "--set", f"model.text_encoder={text_encoder(tmp_path / 't5')}"]
+    line = ["generate", "--profile", profile, "--model", str(make(tmp_path / "model"))]
     line += ["--prompt", prompt, "-o", str(tmp_path / "out"), "--device", "cpu", "--window", "4"]
     done = subprocess.run(
         [sys.executable, "-m", "sjdvp_cli", *line, *settings],

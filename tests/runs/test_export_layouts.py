@@ -13,6 +13,8 @@ from sjdvp.errors import FolderError
 from sjdvp.events import ignore
 from sjdvp.generate import Request, generate
 from sjdvp.runs.export import export_folder
+from sjdvp.runs.prompts import ReadOptions
+from sjdvp.runs.sharding import Ranges, Selection
 from tests.fake_generator import FakeGenerator
 
 REWRITTEN = [
@@ -27,21 +29,29 @@ REWRITTEN = [
 ]
 
 
-def run(folder: Path, records: list[dict], *, n: int = 1, column: str | None = None, seed: int = 1):
+def run(
+    folder: Path,
+    records: list[dict],
+    *,
+    n: int = 1,
+    column: str | None = None,
+    seed: int = 1,
+    only: Ranges | None = None,
+) -> Path:
     """Generate images for records; returns the run folder."""
     prompts = folder.with_suffix(".jsonl")
     prompts.write_text("".join(json.dumps(record) + "\n" for record in records))
     config = RunConfig(run=RunSettings(seed=seed, num_images_per_prompt=n))
     columns = (column,) if column else ()
-    request = Request(config, folder, prompts=(prompts,), reading=reading(columns))
+    request = Request(
+        config,
+        folder,
+        prompts=(prompts,),
+        reading=ReadOptions(columns=columns),
+        selection=Selection(only),
+    )
     generate(request, FakeGenerator().open, ignore)
     return folder
-
-
-def reading(columns):
-    from sjdvp.runs.prompts import ReadOptions
-
-    return ReadOptions(columns=columns)
 
 
 def tree(folder: Path) -> list[str]:
@@ -117,6 +127,18 @@ def test_tiif_numbers_within_the_type_and_names_the_description(tmp_path, used):
         f"shape+color/emoji/{used}/0.png",
     ]
     assert (tmp_path / f"t/2d/emoji/{used}/1.png").samefile(out / "images/000002.png")
+
+
+@pytest.mark.parametrize("layout", ["tiif", "hpsv2"])
+def test_numbers_within_a_type_count_the_prompts_that_were_not_generated(tmp_path, layout):
+    records = [
+        {"type": "2d", "style": "2d", "short_description": f"s{i}", "long_description": ""}
+        for i in range(4)
+    ]
+    out = run(tmp_path / "out", records, column="short_description", only=((2, 3),))
+    export_folder(out, tmp_path / "t", layout)
+    names = {"tiif": "2d/emoji/short_description/{}.png", "hpsv2": "2d/{:05d}.jpg"}
+    assert tree(tmp_path / "t") == [names[layout].format(number) for number in (2, 3)]
 
 
 @pytest.mark.parametrize("layout", ["wise", "tiif", "mjhq"])

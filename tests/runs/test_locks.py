@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sjdvp.errors import BusyError, FolderError, StorageError
-from sjdvp.runs import locks
+from sjdvp.runs import folder, locks
 from sjdvp.runs.atomic import temporary_files
 from sjdvp.runs.locks import folder_lock, remove_leftovers, shard_lock
 from sjdvp.runs.sharding import IMAGES, Shard
@@ -188,3 +188,10 @@ def test_waiting_is_told(tmp_path, monkeypatch, holder):
     with folder_lock(tmp_path, told.append):
         assert len(told) == 1
         assert f"held by process {os.getpid()}" in told[0]
+
+
+def test_a_download_is_told_of_when_it_takes_long(monkeypatch):
+    told = threading.Event()
+    monkeypatch.setattr(folder, "_SLOW_S", 0.01)
+    with folder._told_when_slow(lambda message: told.set(), "downloading owner/name"):
+        assert told.wait(20)
