@@ -330,7 +330,8 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     last = key.rsplit(".", 1)[-1]
     close = [k for k in names if k.rsplit(".", 1)[-1] == last or k.startswith(f"{key}.")]
     close = close or difflib.get_close_matches(key, names, n=1, cutoff=_CLOSE)
-    hint = f"did you mean {' or '.join(close[:3])}?" if close else f"known keys: {', '.join(names)}"
+    every = "`sjdvp profiles show` lists all keys"
+    hint = f"did you mean {' or '.join(close[:3])}?" if close else every
     return ConfigError(f"unknown key {key}", hint, key)
 
 
@@ -403,11 +404,14 @@ _WORDS = {
 
 
 def _describe(options: tuple[Any, ...]) -> str:
-    words = [
-        ", ".join(typing.get_args(o)) if typing.get_origin(o) is Literal else _WORDS[o]
-        for o in options
-    ]
-    return " or ".join(words)
+    *others, last = (
+        word
+        for option in options
+        for word in (
+            typing.get_args(option) if typing.get_origin(option) is Literal else [_WORDS[option]]
+        )
+    )
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _join(where: str, key: object) -> str:

@@ -105,10 +105,9 @@ def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
     paths = {path.stem: path for path in _files(environ)}
     if name not in paths:
         close = difflib.get_close_matches(name, paths, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        known = "`sjdvp profiles` lists the known ones, or give a FILE.yaml"
         raise ConfigError(
-            f"unknown profile {name!r}",
-            f"{hint}known profiles: {', '.join(sorted(paths))}; or give a FILE.yaml",
+            f"unknown profile {name!r}", f"did you mean {close[0]}?" if close else known
         )
     return paths[name]
 

@@ -39,7 +39,7 @@ def command(
             "-o",
             metavar="DIR",
             help="Folder for the images of all saved tokens.",
-            show_default="only the images that the run lacks, in the run",
+            show_default="the run itself, for its missing images",
         ),
     ] = None,
     settings: DecodeSettings,

@@ -203,12 +203,7 @@ _decoder = _decoding(
     help=f"Decoding method: {', '.join(PRESETS)}.",
     show_default=PROFILE,
 )
-_window = _decoding(
-    "--window",
-    metavar="N|auto",
-    help="Tokens verified per forward pass; auto measures which number is fastest here.",
-    show_default=PROFILE,
-)
+_WINDOW = "Tokens verified per forward pass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +222,10 @@ def _batch_size(default: str) -> Any:
 class VariantSettings(EngineSettings):
     """Settings that all decoders of a comparison share."""
 
-    window: Annotated[str | None, _window] = None
+    window: Annotated[
+        str | None,
+        _decoding("--window", metavar="N", help=f"{_WINDOW}.", show_default=PROFILE),
+    ] = None
     seed: Annotated[
         str | None,
         _running(
@@ -287,6 +285,15 @@ class Settings(VariantSettings):
     """All settings of a run."""
 
     decoder: Annotated[str | None, _decoder] = None
+    window: Annotated[
+        str | None,
+        _decoding(
+            "--window",
+            metavar="N|auto",
+            help=f"{_WINDOW}; auto measures which number is fastest here.",
+            show_default=PROFILE,
+        ),
+    ] = None
     batch_size: Annotated[str | None, _batch_size("auto")] = None
     save_tokens: Annotated[
         bool | None,

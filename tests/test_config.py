@@ -46,7 +46,7 @@ def test_table_becomes_dataclass():
         ({"sampling": {"top_p": 0}}, "sampling.top_p must be above 0 and at most 1, found 0.0"),
         (
             {"decoder": {"drafter": "couple"}},
-            "decoder.drafter must be independent, coupled, gumbel, found 'couple'",
+            "decoder.drafter must be independent, coupled or gumbel, found 'couple'",
         ),
         ({"decoder": {"drafter": ["coupled"]}}, "decoder.drafter must be independent"),
         ({"decoder": {"window": 0}}, "decoder.window must be auto, or between 1 and 1024, found 0"),

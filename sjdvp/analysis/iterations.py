@@ -83,22 +83,22 @@ def rises(seen: WindowHistory, top_k: int) -> dict[str, Tensor]:
 
 def distances(
     seen: WindowHistory,
-    candidates: Callable[[Tensor, Tensor], Tensor],
+    predict: Callable[[Tensor, Tensor], Tensor],
     top_k: int,
     committed_BW: Tensor,
 ) -> dict[str, Tensor]:
-    """Sum the total variation between the newest distribution and each candidate made before it.
+    """Sum the total variation between the newest distribution and each prediction made before it.
 
-    1 minus it is the acceptance probability of a draft token from that candidate. Sums are by
+    1 minus it is the acceptance probability of a draft token from that prediction. Sums are by
     position in the window, and over committed positions.
     """
     newest_BHWT, top_BWT = _top_tokens(seen, top_k)
     last_BWT, target_probs_BWT = newest_BHWT[:, 0], seen.target_probs_BWV.gather(-1, top_BWT)
-    candidate_BKWT = candidates(newest_BHWT, seen.age_BW - 1)
-    # Below the top tokens every candidate is the last distribution itself.
+    predicted_BKWT = predict(newest_BHWT, seen.age_BW - 1)
+    # Below the top tokens every prediction is the last distribution itself.
     all_BW = total_variation(seen.past_BHWV[:, 0], seen.target_probs_BWV)
     below_BW = all_BW - total_variation(last_BWT, target_probs_BWT)
-    apart_BKW = total_variation(candidate_BKWT, target_probs_BWT[:, None]) + below_BW[:, None]
+    apart_BKW = total_variation(predicted_BKWT, target_probs_BWT[:, None]) + below_BW[:, None]
     at_commit_BW = seen.counts_BW & committed_BW
     return {
         "seen_W": seen.counts_BW.long(),
@@ -150,8 +150,8 @@ def fidelity(target_probs_BWV: Tensor, token_BW: Tensor, committed_BW: Tensor) -
     }
 
 
-def candidates(config: PredictionConfig, newest_BHWT: Tensor, age_BW: Tensor) -> Tensor:
-    """Return the distributions that `CANDIDATES` names [B, K, W, T].
+def predictions(config: PredictionConfig, newest_BHWT: Tensor, age_BW: Tensor) -> Tensor:
+    """Return the distributions that `PREDICTIONS` names [B, K, W, T].
 
     The arguments are those of `sjdvp.decode.prediction.predictions`.
     """

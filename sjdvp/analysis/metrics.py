@@ -23,7 +23,7 @@ ImageSums = Mapping[ImageKey, Sums]
 # The distributions that the next draft token could be sampled from.
 BETAS = (0.5, 1.0)
 MOMENTA = (0.25, -0.25, -0.5)
-CANDIDATES = (
+PREDICTIONS = (
     "plain",  # likelihood only: the last target distribution, as in SJD
     *(f"published {beta:g}" for beta in BETAS),  # log p' = log p + beta * M * S
     *(f"momentum {value:g}" for value in MOMENTA),
@@ -58,7 +58,7 @@ class Rise:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Mean total variation between a candidate draft distribution and the next distribution."""
+    """Mean total variation between a predicted distribution and the next distribution."""
 
     distribution: str
     everywhere: float | None
@@ -99,8 +99,8 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """All of it, for one decoder."""
+class AnalysisMetrics:
+    """All metrics of one decoder."""
 
     growth: ProbabilityGrowth
     rises: tuple[Rise, ...]
@@ -109,10 +109,10 @@ class Findings:
     fidelity: Fidelity
 
 
-def find(images: ImageSums) -> Findings:
+def metrics_of(images: ImageSums) -> AnalysisMetrics:
     """Return the metrics of one decoder; there must be at least one image."""
     s = _total(images.values())
-    return Findings(
+    return AnalysisMetrics(
         growth=_growth(s),
         rises=_rises(s),
         distances=_distances(s),
@@ -151,7 +151,7 @@ def _rises(s: Sums) -> tuple[Rise, ...]:
 
 
 def _distances(s: Sums) -> tuple[Distance, ...]:
-    columns = zip(CANDIDATES, s["apart_KW"], s["apart_committed_K"], strict=True)
+    columns = zip(PREDICTIONS, s["apart_KW"], s["apart_committed_K"], strict=True)
     return tuple(
         Distance(
             name,

@@ -36,7 +36,7 @@ class Observer:
         device: torch.device,
     ) -> None:
         self._decoder, self._top_k = decoder, prediction.top_k
-        self._candidates = partial(iterations.candidates, prediction)
+        self._predict = partial(iterations.predictions, prediction)
         shape = (decoder.window, decoder.layout.vocab_size)
         depth = max(MOST_RISES, prediction.history) + 1
         self._first_BWV = torch.zeros(batch_size, *shape, dtype=dtype, device=device)
@@ -70,7 +70,7 @@ class Observer:
         self._add(
             iterations.growth(seen, token_BW, committed_BW, accepted_BW)
             | iterations.rises(seen, self._top_k)
-            | iterations.distances(seen, self._candidates, self._top_k, committed_BW)
+            | iterations.distances(seen, self._predict, self._top_k, committed_BW)
             | iterations.tests(
                 before.draft_probs_BWV,
                 target_probs_BWV,

@@ -114,11 +114,11 @@ def _distances(run: int, name: str, decoder: ObservedDecoder) -> Iterator[Chart]
     rows = [
         ChartRow(
             run,
-            bar(far / plain, None, None, top, f"{candidate}: {far:.4f}"),
+            bar(far / plain, None, None, top, f"{prediction}: {far:.4f}"),
             fixed(far, 4),
-            part=candidate,
+            part=prediction,
         )
-        for candidate, far in found.items()
+        for prediction, far in found.items()
     ]
     note = "total variation; dashes: without prediction"
     yield Chart(f"{name}: distance to the next distribution", note, tuple(rows), ())

@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sjdvp.analysis.metrics import CANDIDATES, Findings, ImageSums, Interval, change, find
+from sjdvp.analysis.metrics import (
+    PREDICTIONS,
+    AnalysisMetrics,
+    ImageSums,
+    Interval,
+    change,
+    metrics_of,
+)
 from sjdvp.report.load import Run
 from sjdvp.report.table import DecoderResult, fixed, make_results, percent, speedup_text
 from sjdvp.report.table import as_json as table_json
@@ -19,7 +26,7 @@ class ObservedDecoder:
     """One decoder: what its log says, and what was observed."""
 
     result: DecoderResult
-    found: Findings
+    found: AnalysisMetrics
     change: Interval | None  # of the mean log-likelihood, from the base
 
 
@@ -36,8 +43,8 @@ class Analyzed:
         """Combine run folders and the sums of their images, in the same order."""
         at = next((i for name in _BASES for i, run in enumerate(runs) if run.decoder == name), None)
         decoders = tuple(
-            ObservedDecoder(result, find(mine), None if at is None else change(sums[at], mine))
-            for result, mine in zip(make_results(runs), sums, strict=True)
+            ObservedDecoder(result, metrics_of(own), None if at is None else change(sums[at], own))
+            for result, own in zip(make_results(runs), sums, strict=True)
         )
         return cls(tuple(runs), decoders, None if at is None else decoders[at].result.name)
 
@@ -87,10 +94,10 @@ def tables(analyzed: Analyzed) -> Iterator[TextTable]:
         ],
     )
     yield _table(
-        "Total variation between a candidate draft distribution and the next distribution",
+        "Total variation between a predicted distribution and the next distribution",
         "In brackets: only where the position was committed in that iteration. 1 minus it is the "
         "acceptance probability of the draft token.",
-        CANDIDATES,
+        PREDICTIONS,
         decoders,
         lambda d: [
             f"{fixed(far.everywhere, 4)} ({fixed(far.at_commit, 4)})" for far in d.found.distances

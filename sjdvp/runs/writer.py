@@ -240,6 +240,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
                 comment = exif.get_ifd(_EXIF_IFD).get(_USER_COMMENT, b"")
                 info["parameters"] = comment[8:].decode("utf-16-be", "replace")
                 info["sjdvp"] = exif[_DESCRIPTION]
+    except FileNotFoundError as error:
+        raise FolderError(f"{path}: no such file") from error
     # SyntaxError is what Pillow raises for a broken chunk
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise FolderError(f"{path.name} is not a readable image: {error}") from error

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from sjdvp.analysis.metrics import CANDIDATES, sums_row
+from sjdvp.analysis.metrics import PREDICTIONS, sums_row
 
 SUMS = {
     "committed": 50.0,
@@ -18,8 +18,8 @@ SUMS = {
     "rises_mass_N": [150.0, 60.0, 20.0, 4.0, 0.0],
     "rises_again_mass_N": [60.0, 20.0, 5.0, 1.0, 0.0],
     "seen_W": [50.0, 50.0, 0.0],
-    "apart_KW": [[10.0 + k, 15.0 + k, 0.0] for k in range(len(CANDIDATES))],
-    "apart_committed_K": [8.0 + k for k in range(len(CANDIDATES))],
+    "apart_KW": [[10.0 + k, 15.0 + k, 0.0] for k in range(len(PREDICTIONS))],
+    "apart_committed_K": [8.0 + k for k in range(len(PREDICTIONS))],
     "tested_W": [30.0, 20.0, 0.0],
     "accepted_W": [24.0, 10.0, 0.0],
     "drafts_W": [50.0, 50.0, 0.0],

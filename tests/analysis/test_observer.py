@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sjdvp import rng
-from sjdvp.analysis.metrics import CANDIDATES, change, find
+from sjdvp.analysis.metrics import PREDICTIONS, change, metrics_of
 from sjdvp.analysis.observer import Observer
 from sjdvp.config import PredictionConfig, SamplingConfig
 from sjdvp.decode.step import decode_step
@@ -85,8 +85,8 @@ class SlowStatistics:
                     add["mass", n] += last[x]
                     add["again mass", n] += last[x] * again
         add["seen", w] += 1
-        for name, guess in self.candidates(life, top).items():
-            far = sum(abs(a - b) for a, b in zip(guess, distribution, strict=True)) / 2
+        for name, predicted in self.predictions(life, top).items():
+            far = sum(abs(a - b) for a, b in zip(predicted, distribution, strict=True)) / 2
             add["far", name, w] += far
             add["far at commit", name] += far * (token is not None)
         if token is not None:
@@ -104,7 +104,7 @@ class SlowStatistics:
                         every[-1 - i][token] > every[-2 - i][token] for i in range(n)
                     )
 
-    def candidates(self, life, top):
+    def predictions(self, life, top):
         """The formulae of the design, written out; with the floor, the clip and the mass of the top
         tokens kept.
         """
@@ -167,7 +167,7 @@ def watched(
         return after
 
     tokens, nfe = run(MODEL, the_decoder, SEEDS, batch_size, torch.float64, step)
-    return find({(seed, 0): watch.take(seed) for seed in SEEDS}), slow.sums, tokens, nfe
+    return metrics_of({(seed, 0): watch.take(seed) for seed in SEEDS}), slow.sums, tokens, nfe
 
 
 @pytest.mark.parametrize("top_k", [0, 2])
@@ -208,7 +208,7 @@ def test_sums_are_those_of_the_loops(drafter, prediction_kind, window, top_k, ri
         assert distance.by_position == near(
             [a / b if b else None for a, b in zip(far, seen, strict=True)]
         )
-    assert [distance.distribution for distance in found.distances] == list(CANDIDATES)
+    assert [distance.distribution for distance in found.distances] == list(PREDICTIONS)
     tested = [slow["tested", w] for w in range(window)]
     assert list(found.window.tested) == tested
     assert found.window.accepted == near(

@@ -27,20 +27,9 @@ def last(text):
 
 
 def test_a_comparison_leaves_folders_and_a_report(sjdvp, out):
-    result = sjdvp(
-        "compare",
-        "--decoders",
-        "ar,sjd",
-        "--prompt",
-        "a cat",
-        "--prompt",
-        "a dog",
-        "-o",
-        out,
-        "--json",
-        "--seed",
-        1,
-    )
+    prompts = ("--prompt", "a cat", "--prompt", "a dog")
+    command = ("compare", "--decoders", "ar,sjd", *prompts, "-o", out, "--json", "--seed", 1)
+    result = sjdvp(*command)
     assert result.code == 0
     table = json.loads(result.out)
     assert [line["decoder"] for line in table["decoders"]] == ["ar", "sjd"]
@@ -53,20 +42,7 @@ def test_a_comparison_leaves_folders_and_a_report(sjdvp, out):
         "report.md",
         "report.csv",
     }
-    again = sjdvp(
-        "compare",
-        "--decoders",
-        "ar,sjd",
-        "--prompt",
-        "a cat",
-        "--prompt",
-        "a dog",
-        "-o",
-        out,
-        "--json",
-        "--seed",
-        1,
-    )
+    again = sjdvp(*command)
     assert json.loads(again.out) == table
 
 

@@ -154,7 +154,7 @@ def test_bar_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with watch("auto", quiet=False, verbose=False) as (tally, hear):
+    with watch("auto", quiet=False, verbose=False) as (state, hear):
         for event in (
             started(3),
             Note("info", "a note [red]above[/red]"),
@@ -168,7 +168,7 @@ def test_bar_on_a_terminal(monkeypatch):
     assert "2/3" in shown
     assert "NFE 40.0" in shown
     assert "1 failed" in shown
-    assert tally.summary == {"ok": 1}
+    assert state.summary == {"ok": 1}
 
 
 def test_a_narrow_terminal_shows_count_and_rate_first(monkeypatch):

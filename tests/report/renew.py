@@ -1,4 +1,4 @@
-"""Write the reviewed files anew, from the same runs as the tests; look at the difference before
+"""Write the reviewed files anew, from the same runs as the tests; check the difference before
 committing it.
 """
 

@@ -4,7 +4,7 @@ Strict: no key twice, finite numbers, valid Unicode. `shapes` knows the shapes o
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import yaml
@@ -41,20 +41,24 @@ def read_geneval(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]
 
 def read_json(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
     """Read one JSON document."""
-    text, problems = _whole(lines)
-    yield from problems
-    if not problems:
-        value, problem = parse_json(text)
-        yield from [problem] if problem else read_document(value, options)
+    return _read_whole(lines, options, read_document)
 
 
 def read_coco(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
     """Read COCO captions and nothing else."""
+    return _read_whole(lines, options, read_annotations)
+
+
+def _read_whole(
+    lines: Iterable[Line],
+    options: ReadOptions,
+    read: Callable[[Any, ReadOptions], Iterator[Found]],
+) -> Iterator[Found]:
     text, problems = _whole(lines)
     yield from problems
     if not problems:
         value, problem = parse_json(text)
-        yield from [problem] if problem else read_annotations(value, options)
+        yield from [problem] if problem else read(value, options)
 
 
 def read_yaml(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
