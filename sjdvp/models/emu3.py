@@ -136,14 +136,17 @@ class Emu3Network(nn.Module):
 class Emu3VqDecoder(nn.Module):
     """Emu3's VQ decoder, whose pixels have a mean and a standard deviation for each channel."""
 
+    _mean: Tensor
+    _std: Tensor
+
     def __init__(
         self, decoder: MovqDecoder, mean: list[float], std: list[float], device: torch.device
     ) -> None:
         super().__init__()
         self.decoder = decoder
-        self._mean, self._std = (
-            torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (mean, std)
-        )
+        for name, values in (("_mean", mean), ("_std", std)):
+            constant = torch.tensor(values, device=device).view(1, 3, 1, 1)
+            self.register_buffer(name, constant, persistent=False)
 
     def codebook(self) -> Tensor:
         """Return the codebook vectors [V, E]."""

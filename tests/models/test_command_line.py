@@ -216,3 +216,30 @@ def test_the_tokens_of_glm_image_are_saved(
     assert "become pixels in diffusers" in capsys.readouterr().err
     row = json.loads((tmp_path / "out" / "tokens.shard-000-of-001.jsonl").read_text())
     assert len(base64.b64decode(row["tokens"])) == 2 * 6  # of the image, not of its preview
+
+
+@pytest.mark.process
+def test_many_images_of_emu3_with_rows_that_ask_for_different_things(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Batch size auto counts the memory of the VQ decoder; rows differ in size and guidance."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    make, _, settings, size = CASES["emu3-gen"]
+    rows = [
+        {"prompt": "a cat", "seed": 7},
+        {"prompt": "a dog", "n": 2, "cfg_scale": 1.5},
+        {"prompt": "a cow", "negative_prompt": "a dog", "size": "32x64"},
+    ]
+    prompts = tmp_path / "rows.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, rows)))
+    line = ["generate", "--profile", "emu3-gen", "--model", str(make(tmp_path / "model"))]
+    line += ["--prompts", str(prompts), "-o", str(tmp_path / "out"), "--device", "cpu"]
+    assert run([*line, *settings, "--window", "4", "--quiet"]) == 0, capsys.readouterr().err
+    log = (tmp_path / "out" / "log.shard-000-of-001.jsonl").read_text().splitlines()
+    asked = {
+        row["index"]: (row["seed"], row["width"], row["params"]) for row in map(json.loads, log)
+    }
+    assert len(log) == 4
+    assert asked[0][:2] == (7, size[0])
+    assert asked[1][2]["cfg_scale"] == 1.5
+    assert (asked[2][1], asked[2][2]["negative_prompt"]) == (32, "a dog")
