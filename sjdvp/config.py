@@ -90,7 +90,7 @@ class SamplingConfig:
     top_k: int = 0  # 0: off
     top_p: float = 1.0
     min_p: float = 0.0  # least probability, as a fraction of the largest one; 0: off
-    # LlamaGen: decode steps with CFG are 0 to cfg_interval, later ones have none; -1: all have it.
+    # LlamaGen: image positions 0 to cfg_interval have CFG, later ones do not; -1: all have it.
     cfg_interval: int = -1
     negative_prompt: str | None = None  # text of the unconditional branch; None: the model's own
 
