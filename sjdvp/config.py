@@ -31,6 +31,8 @@ LOSSLESS: dict[VerifierKind, bool] = {  # whether the output distribution is exa
 NEGATIVE_PROMPT = frozenset({"emoji", "generic", "emu3", "emu3.5"})
 # Backbones whose rotary table belongs to one image size: a run has one size.
 ONE_SIZE = frozenset({"glm-image"})
+# without a VQ decoder: another program turns their tokens into pixels
+TOKENS_ONLY = frozenset({"glm-image"})
 Initialization = Literal["uniform", "above", "left", "repeat"]
 ImageFormat = Literal["png", "jpg", "webp"]
 Quantization = Literal["int8", "int4", "nf4", "fp8"]

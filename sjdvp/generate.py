@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from sjdvp.config import RunConfig
+from sjdvp.config import TOKENS_ONLY, RunConfig
 from sjdvp.errors import ConfigError
 from sjdvp.events import (
     GenerationStarted,
@@ -86,6 +86,13 @@ class Request:
             raise ConfigError(
                 "--update-prompts and --image-seed need all prompts at once",
                 "write the prompts to a file first",
+            )
+        backbone = self.config.model.backbone
+        if backbone in TOKENS_ONLY and not self.config.run.save_tokens:
+            raise ConfigError(
+                f"{backbone} has no VQ decoder: its image tokens are all that it makes",
+                "save them with --save-tokens; docs/examples has a program that makes pixels",
+                "run.save_tokens",
             )
         copies = self.config.run.num_images_per_prompt
         if self.sample is not None and not 0 <= self.sample < copies:

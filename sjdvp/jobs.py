@@ -5,13 +5,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sjdvp.config import RunConfig
 
 if TYPE_CHECKING:
     import numpy as np
 
+
+# tokens: complete without an image, which the model cannot make
+Status = Literal["ok", "failed", "tokens"]
+FINISHED: tuple[Status, ...] = ("ok", "tokens")
 
 REPORT_S = 0.5  # between two reports of progress within images
 
@@ -36,8 +40,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """One finished image, or its failure: exactly one of `image_HWC` and `error` is set.
+    """One finished image, or its failure: at most one of `image_HWC` and `error` is set.
 
+    Neither is set where the model has no VQ decoder: its tokens are the result.
     `stats` has the measured fields of the log row (nfe, image_tokens, drafted, accepted, ...,
     seconds with `_s` in the key), the same keys for failed images. `tokens` are there also when
     only the pixels failed.
@@ -48,6 +53,13 @@ class ImageResult:
     stats: dict[str, Any] = field(default_factory=dict)
     error: dict[str, str] | None = None  # type, message, hint
     tokens: tuple[int, ...] | None = None  # image tokens in raster order
+
+    @property
+    def status(self) -> Status:
+        """The `status` of its log row."""
+        if self.error is not None:
+            return "failed"
+        return "tokens" if self.image_HWC is None else "ok"
 
 
 def token_digest(tokens: Iterable[int]) -> str:

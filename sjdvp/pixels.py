@@ -4,7 +4,7 @@ Imports no torch.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -94,14 +94,14 @@ def write_images(source: Path, out: Path, decoder: PixelDecoder, tell: Tell) -> 
     """
     decoded, files = Decoded(), files_of(source)
     last = _last_tokens(source, files)
-    copies = 1 + max((sample for _, sample in last), default=0)
+    copies = _copies(source, last)
     with storage_errors(str(out)):
         out.mkdir(parents=True, exist_ok=True)
     with stoppable():
         for saved in (saved for file in files for saved in read_tokens(file)):
             if last.get(saved.key) == saved.token_sha256:
                 with decoded.counting(saved.key):
-                    _write(saved, out / Path(image_file(*saved.key, copies)).name, decoder)
+                    _write(saved, out / _name(saved.key, copies), decoder)
                 tell(decoded)
     return decoded
 
@@ -133,7 +133,7 @@ def _reopened(root: Path, config: RunConfig, wanted: Wanted, info: RunInfo) -> I
 
 
 def _without_pixels(run: OpenRun, wanted: Wanted) -> Iterator[Task]:
-    plan = run.plan(wanted)
+    plan = run.plan(wanted, need_files=True)
     for prompt in run.folder.prompts():
         yield from (task for task in plan.tasks(prompt) if task.job.tokens is not None)
 
@@ -144,6 +144,24 @@ def _last_tokens(source: Path, files: list[Path]) -> Mapping[ImageKey, str | Non
     if read_run(root) is not None:
         return {key: entry.token_sha256 for key, entry in RunFolder.read(root).log().items()}
     return {saved.key: saved.token_sha256 for file in files for saved in read_tokens(file)}
+
+
+def _copies(source: Path, last: Iterable[ImageKey]) -> dict[int, int]:
+    """Return the number of images of each prompt row: the names of the images depend on it."""
+    copies: dict[int, int] = {}
+    for index, sample in last:
+        copies[index] = max(copies.get(index, 1), sample + 1)
+    root = source if source.is_dir() else source.parent
+    info = read_run(root)
+    if info is None:
+        return copies
+    most = max(wanted.images_per_prompt for wanted in info.wanted)
+    known = RunFolder(root, info).prompts()
+    return copies | {prompt.index: prompt.copies(most) for prompt in known}
+
+
+def _name(key: ImageKey, copies: Mapping[int, int]) -> str:
+    return Path(image_file(*key, copies[key[0]])).name
 
 
 def _write(saved: SavedTokens, path: Path, decoder: PixelDecoder) -> None:

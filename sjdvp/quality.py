@@ -124,7 +124,7 @@ def measure(
 
 def pairs(run: Run) -> list[Pair]:
     """Return the images of a run with their prompts; raises FolderError when one is missing."""
-    found = [Pair(run.root / row["file"], row["prompt"]) for row in run.ok.values()]
+    found = [Pair(run.root / row["file"], row["prompt"]) for row in run.ok.values() if row["file"]]
     if not found:
         raise FolderError(f"{run.root} has no finished image")
     there = image_sizes(run.root)

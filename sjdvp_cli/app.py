@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -145,6 +146,7 @@ def build() -> Any:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; only a bug raises."""
     try:
+        _require_current_folder()
         _refuse_empty(arguments)
         with build().make_context("sjdvp", list(arguments) or ["--help"]) as context:
             code = context.command.invoke(context)
@@ -168,6 +170,13 @@ def run(arguments: Sequence[str]) -> int:
         )
     except KeyboardInterrupt:
         return report("interrupted", "", INTERRUPTED)
+
+
+def _require_current_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the current folder has been deleted", "cd to another one") from error
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

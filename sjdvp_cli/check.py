@@ -26,13 +26,15 @@ def command(
             [[name, f.file, f.reason] for name, group in groups.items() for f in group],
         )
         counts = ", ".join(f"{len(group)} {name}" for name, group in groups.items() if group)
+        ok = f"{found.ok}/{found.expected} ok"
+        ok += f", {found.tokens_only} of them tokens only" if found.tokens_only else ""
         advice = (
             "; delete what is corrupt, then run the same command to generate it again"
             if found.corrupt
             else ""
         )
         typer.echo(
-            f"sjdvp: {found.ok}/{found.expected} ok{', ' if counts else ''}{counts}{advice}",
+            f"sjdvp: {ok}{', ' if counts else ''}{counts}{advice}",
             err=True,
         )
     return 0 if found.whole else 1

@@ -19,6 +19,7 @@ from sjdvp.events import (
     RunFinished,
     RunStarted,
 )
+from sjdvp.jobs import FINISHED
 from sjdvp.runs.summary import RunCounts
 from sjdvp.text import counted, printable, shortened
 from sjdvp_cli.options import Mode
@@ -186,7 +187,7 @@ def _show(event: Event, state: RunState, view: View, *, quiet: bool, verbose: bo
         if event.level != "info" or not quiet:
             view.say(f"sjdvp: {'' if event.level == 'info' else event.level + ': '}{event.message}")
     elif isinstance(event, ImageFinished):
-        if event.row["status"] != "ok" or verbose:
+        if event.row["status"] not in FINISHED or verbose:
             view.say(_image_line(event.row))
         view.update(state)
     elif isinstance(event, GenerationStarted | ImagesInProgress):
@@ -236,9 +237,10 @@ def _opening(event: RunStarted) -> str:
 
 def _image_line(row: Mapping[str, Any]) -> str:
     prompt = printable(shortened(str(row["prompt"])))
-    if row["status"] == "ok":
+    if row["status"] in FINISHED:
         cost = f"NFE {row['nfe'] or 0}, {row['latency_s'] or 0:.2f} s"
-        return f"sjdvp: {row['file']}  {cost}  {prompt}"
+        name = row["file"] or f"tokens of row {row['index']}, sample {row['sample']}"
+        return f"sjdvp: {name}  {cost}  {prompt}"
     error = row["error"] or {}
     hint = f" ({error['hint']})" if error.get("hint") else ""
     reason = f"{error.get('type')}: {error.get('message')}{hint}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjdvp.config import RunConfig, RunSettings
+from sjdvp.config import TOKENS_ONLY, RunConfig, RunSettings
 from sjdvp.events import ImageFinished, ignore
 from sjdvp.generate import Request, generate
 from sjdvp.jobs import ImageResult, Job, JobQueue, token_digest
@@ -31,7 +31,10 @@ class FakeGenerator:
     """Generates `batch` jobs at a time and yields them last first.
 
     Prompts that start with `fail` fail, and with `pixels` in this way: the tokens are there.
+    A model without a VQ decoder (`tokens_only`) makes tokens and no image.
     """
+
+    tokens_only = False
 
     def __init__(self, batch: int = 3, seconds: float = 0.0) -> None:
         self.batch = batch
@@ -41,6 +44,7 @@ class FakeGenerator:
 
     def open(self, config: RunConfig):
         self.opened += 1
+        self.tokens_only = config.model.backbone in TOKENS_ONLY
         return nullcontext(self)
 
     def generate(self, source: JobQueue) -> Iterator[ImageResult]:
@@ -81,7 +85,8 @@ class FakeGenerator:
                 stats | {"tokens_per_nfe": float("nan")},
                 {"type": "Bad", "message": "no image", "hint": ""},
             )
-        return ImageResult(job, noise(job), stats, tokens=tokens_of(job))
+        image_HWC = None if self.tokens_only else noise(job)
+        return ImageResult(job, image_HWC, stats, tokens=tokens_of(job))
 
 
 def config(**run: object) -> RunConfig:

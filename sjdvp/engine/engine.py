@@ -211,9 +211,10 @@ class Engine:
         if error is None:
             tokens = tuple(finished.tokens_N.tolist())
             try:
-                with self._pixel_stream:
-                    image_HWC = self._decode_pixels(tokens)
-                _check_size(sequence.job, image_HWC)
+                if self.model.vq_decoder is not None:
+                    with self._pixel_stream:
+                        image_HWC = self._decode_pixels(tokens)
+                    _check_size(sequence.job, image_HWC)
             except ImageError as failure:
                 error = failure
         done, device = perf_counter(), self.model.device

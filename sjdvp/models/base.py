@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from sjdvp.errors import ImageError
+from sjdvp.errors import ConfigError, ImageError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout
 from sjdvp.kv_cache import KVCache
 from sjdvp.models.layers import EAGER_PARTS, LayerParts
@@ -60,7 +60,7 @@ class ImageModel:
     token_embeds_VD: Tensor
     row_end_D: Tensor | None
     head: Callable[[Tensor], Tensor]
-    vq_decoder: VqDecoder
+    vq_decoder: VqDecoder | None  # None: another program turns the tokens into pixels
     truncate_pixels: bool  # the official code truncates pixel values to integers; else it rounds
     n_prompt_bytes: int = 0  # of a text encoder
     at_size: "Callable[[int, int], ImageModel] | None" = None  # None: it has one size
@@ -128,7 +128,16 @@ class ImageModel:
         return self.head(h_RWD)
 
     def codebook(self) -> Tensor:
-        """Return the codebook vectors [V, E]; relaxed verifiers measure distances between them."""
+        """Return the codebook vectors [V, E]; relaxed verifiers measure distances between them.
+
+        Raises ConfigError for a model without a VQ decoder.
+        """
+        if self.vq_decoder is None:
+            raise ConfigError(
+                f"{self.name} has no VQ decoder, so distances between its tokens are unknown",
+                "choose a lossless decoder",
+                "decoder.verifier",
+            )
         return self.vq_decoder.codebook()
 
     @torch.inference_mode()
@@ -136,8 +145,14 @@ class ImageModel:
         """Decode the image tokens of one image in raster order [rows * columns].
 
         With `bands` it takes less memory and more time; a pixel may differ by 1.
-        Returns uint8 RGB [height, width, 3]. Raises ImageError when a pixel value is not finite.
+        Returns uint8 RGB [height, width, 3]. Raises ImageError when a pixel value is not finite,
+        ConfigError for a model without a VQ decoder.
         """
+        if self.vq_decoder is None:
+            raise ConfigError(
+                f"{self.name} has no VQ decoder: another program turns its tokens into pixels",
+                "docs/examples has a program for GLM-Image",
+            )
         indices = tokens_N.view(1, self.layout.rows, self.layout.columns)
         image = self.vq_decoder(indices, bands=bands)
         if not image.isfinite().all():

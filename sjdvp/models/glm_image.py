@@ -14,7 +14,7 @@ pipelines/glm_image.
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -27,7 +27,7 @@ from transformers.models.glm_image.modeling_glm_image import (
 )
 
 from sjdvp.config import ModelConfig
-from sjdvp.errors import ConfigError, ImageError, PromptError, WeightsError
+from sjdvp.errors import PromptError, WeightsError
 from sjdvp.interfaces import EncodedPrompt, ImageLayout, PromptBranch
 from sjdvp.models.base import ImageModel
 from sjdvp.models.checkpoints import StoredWeight, load_strict, open_checkpoint, read_json
@@ -86,25 +86,6 @@ class PaddedPrompter:
         return PromptBranch(pad(self.text_embeds[ids_P], (0, 0, n_free, 0)), visible_P)
 
 
-class DecodedElsewhere:
-    """The place of a VQ decoder in a model whose tokens another program turns into pixels."""
-
-    def codebook(self) -> NoReturn:
-        """Raise ConfigError."""
-        raise ConfigError(
-            "GLM-Image has no VQ decoder, so distances between its tokens are unknown",
-            "choose a lossless decoder",
-            "decoder.verifier",
-        )
-
-    def __call__(self, indices: Tensor, *, bands: bool = False) -> NoReturn:
-        """Raise ImageError."""
-        raise ImageError(
-            "the tokens of GLM-Image become pixels in diffusers",
-            "save them with --save-tokens, then see docs/examples/glm_image_pixels.py",
-        )
-
-
 def open_glm_image(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtype) -> ImageModel:
     """Open the token half of GLM-Image: its folder `vision_language_encoder`."""
     size = requested(config, (1024, 1024))
@@ -138,7 +119,7 @@ def open_glm_image(config: ModelConfig, device_map: DeviceMap, dtype: torch.dtyp
         token_embeds_VD=text_embeds[:boi],
         row_end_D=None,
         head=packed(network.head),
-        vq_decoder=DecodedElsewhere(),
+        vq_decoder=None,
         truncate_pixels=False,
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sjdvp.errors import FolderError
+from sjdvp.jobs import FINISHED
 from sjdvp.presets import GREEDY, PRESETS
 from sjdvp.runs.folder import RunFolder
 from sjdvp.runs.jsonl import JsonRow
@@ -32,13 +33,13 @@ class Run:
 
     @property
     def ok(self) -> dict[ImageKey, JsonRow]:
-        """The finished images."""
-        return {key: row for key, row in self.rows.items() if row["status"] == "ok"}
+        """The finished images, those of which only tokens are to be had among them."""
+        return {key: row for key, row in self.rows.items() if row["status"] in FINISHED}
 
     @property
     def failed(self) -> list[JsonRow]:
         """The failed images."""
-        return [row for row in self.rows.values() if row["status"] != "ok"]
+        return [row for row in self.rows.values() if row["status"] not in FINISHED]
 
     @property
     def decoder(self) -> str:

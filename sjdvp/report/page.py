@@ -165,6 +165,8 @@ def _caption(row: JsonRow) -> str:
 
 
 def _problem(row: JsonRow) -> str:
+    if row["status"] == "tokens":
+        return "tokens only"
     if row["status"] == "ok":
         return "the image file is missing or broken"
     return str((row["error"] or {}).get("message", "failed"))

@@ -30,6 +30,7 @@ class CheckReport:
 
     expected: int
     ok: int
+    tokens_only: int  # of them, without an image file, as the model has no VQ decoder
     missing: tuple[Finding, ...]
     corrupt: tuple[Finding, ...]
     foreign: tuple[Finding, ...]
@@ -40,13 +41,14 @@ class CheckReport:
         return not (self.missing or self.corrupt or self.foreign)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object of `check --json`: expected and ok are counts, the rest are lists."""
+        """Return the object of `check --json`: three counts, then lists."""
         findings = {"missing": self.missing, "corrupt": self.corrupt, "foreign": self.foreign}
         lists = {
             key: [{"file": f.file, "reason": f.reason} for f in found]
             for key, found in findings.items()
         }
-        return {"expected": self.expected, "ok": self.ok, **lists}
+        counts = {"expected": self.expected, "ok": self.ok, "tokens_only": self.tokens_only}
+        return {**counts, **lists}
 
 
 def check_folder(out: Path) -> CheckReport:
@@ -71,22 +73,27 @@ def check_folder(out: Path) -> CheckReport:
     tokens = _token_problems(out, entries)
     missing: list[Finding] = []
     corrupt: list[Finding] = []
+    tokens_only = 0
     for prompt, key in expected:
         entry = entries.get(key)
         name = image_file(*key, prompt.copies(copies), image_format)
         file = (entry.file if entry else None) or name
         if entry is not None and not entry.is_of(prompt, folder.info.seeds):
             missing.append(Finding(file, OUTDATED))
-        elif entry is None or not entry.ok or file not in files:
+        elif entry is None or not (entry.status == "tokens" or (entry.ok and file in files)):
             missing.append(Finding(file, _why_missing(entry)))
         elif problem := image_problem(out, entry, owners) or tokens.get(key, ""):
             corrupt.append(Finding(file, problem))
-        elif key not in tokens and folder.wants_tokens(prompt, key[1]):
+        elif key not in tokens and (not entry.ok or folder.wants_tokens(prompt, key[1])):
             missing.append(Finding(file, "its image tokens are not saved"))
+        else:
+            tokens_only += not entry.ok
     known = {entry.file for entry in entries.values() if entry.ok}
     foreign = [Finding(file, "no log row names it") for file in _images(out) if file not in known]
     ok = len(expected) - len(missing) - len(corrupt)
-    return CheckReport(len(expected), ok, tuple(missing), tuple(corrupt), tuple(foreign))
+    return CheckReport(
+        len(expected), ok, tokens_only, tuple(missing), tuple(corrupt), tuple(foreign)
+    )
 
 
 def _token_problems(out: Path, entries: Mapping[ImageKey, LogEntry]) -> dict[ImageKey, str]:
@@ -105,10 +112,14 @@ def _token_problems(out: Path, entries: Mapping[ImageKey, LogEntry]) -> dict[Ima
 
 
 def image_problem(out: Path, entry: LogEntry, owners: Mapping[str | None, LogEntry]) -> str:
-    """Return why the file of an ok entry is not the image that was written; "" when it is.
+    """Return why the file of an entry is not the image that was written; "" when it is.
+
+    Also "" for an entry that has no file, as its model makes none.
 
     `owners` are the entries of the folder by the SHA-256 of their image.
     """
+    if entry.status == "tokens":
+        return ""
     try:
         data = (out / (entry.file or "")).read_bytes()
     except OSError as error:

@@ -163,6 +163,8 @@ def _problem(
         return "not generated yet"
     if not entry.is_of(prompt, seeds):
         return OUTDATED
+    if entry.status == "tokens":
+        return "tokens only, no image"
     return image_problem(out, entry, owners) if entry.ok else "failed"
 
 

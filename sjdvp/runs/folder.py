@@ -40,7 +40,13 @@ from sjdvp.runs.run_json import (
     write_run,
 )
 from sjdvp.runs.sharding import IMAGES, PROMPTS, RUN, Ranges, Seeds, Shard, log_path, log_paths
-from sjdvp.runs.tokens import TokensFile, TokensKey, saved_keys, saved_tokens
+from sjdvp.runs.tokens import (
+    TokensFile,
+    TokensKey,
+    finished_as_tokens,
+    saved_keys,
+    saved_tokens,
+)
 
 if TYPE_CHECKING:
     from sjdvp.runs.writer import ImageWriter
@@ -160,11 +166,22 @@ class OpenRun:
         return line if left_by else ""
 
     def plan(
-        self, wanted: Wanted, redo: RedoKind | None = None, *, retry_failed: bool = True
+        self,
+        wanted: Wanted,
+        redo: RedoKind | None = None,
+        *,
+        retry_failed: bool = True,
+        need_files: bool = False,
     ) -> Plan:
         """Return what is left to generate, and begin or resume what is to be generated again."""
         plan = make_plan(
-            self.folder.root, self.info, self.shard, wanted, redo, retry_failed=retry_failed
+            self.folder.root,
+            self.info,
+            self.shard,
+            wanted,
+            redo,
+            retry_failed=retry_failed,
+            need_files=need_files,
         )
         if plan.redo is not None:
             begin_redo(self.folder.root, self.shard, plan.redo)
@@ -240,13 +257,19 @@ def make_plan(
     redo: RedoKind | None = None,
     *,
     retry_failed: bool = True,
+    need_files: bool = False,
 ) -> Plan:
-    """Return what one process has to generate, after the logs in `root`; raises FolderError."""
+    """Return what one process has to generate, after the logs in `root`; raises FolderError.
+
+    With `need_files`, images of which the log promises only tokens are not done.
+    """
     entries = read_log(root)
     done = finished(root, entries)
     pending = find_redo(root, shard)
     if pending is not None:  # killed between an image and its row, that row is of the image before
         done = {k for k in done if not pending.is_due(k) or has_image(root, entries[k])}
+    if not need_files:
+        done |= finished_as_tokens(root, entries)
     saved = saved_keys(root)
     if wanted.tokens:
         done = {k for k in done if (k, entries[k].token_sha256) in saved}

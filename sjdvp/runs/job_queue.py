@@ -85,7 +85,7 @@ class Plan:
             return "todo"
         if key in self.finished:
             return "finished"
-        return "todo" if entry.ok or self.retry_failed else "failed"
+        return "failed" if entry.status == "failed" and not self.retry_failed else "todo"
 
     def _task(self, prompt: Prompt, sample: int) -> Task:
         key = (prompt.index, sample)

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from sjdvp import __version__
 from sjdvp.config import RunConfig
 from sjdvp.errors import FolderError
-from sjdvp.jobs import ImageResult, Job
+from sjdvp.jobs import ImageResult, Job, Status
 from sjdvp.runs.jsonl import JsonRow, absent_or, inner, numbered_rows, optional, text, whole, word
 from sjdvp.runs.prompts.model import Prompt
 from sjdvp.runs.sharding import IMAGES, Seeds, Shard, log_paths
@@ -95,7 +95,7 @@ class LogEntry:
     """The part of a log row that decides what is done; of several rows the last attempt counts."""
 
     key: ImageKey
-    ok: bool
+    status: Status
     attempt: int
     reroll: int  # how often a new seed was asked for
     seed: int | None
@@ -107,6 +107,11 @@ class LogEntry:
     sha256: str | None
     token_sha256: str | None
     error: dict[str, Any] | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is an image file."""
+        return self.status == "ok"
 
     @property
     def order(self) -> tuple[int, str]:
@@ -126,7 +131,7 @@ class LogEntry:
             text(row, "prompt")  # reports show it
             return cls(
                 key=(whole(row, "index"), whole(row, "sample")),
-                ok=word(row, "status", ("ok", "failed")) == "ok",
+                status=cast("Status", word(row, "status", get_args(Status))),
                 attempt=whole(row, "attempt"),
                 reroll=absent_or(whole, row, "reroll") or 0,
                 seed=absent_or(whole, row, "seed"),
@@ -179,7 +184,7 @@ class RowMaker:
             "index": prompt.index,
             "id": prompt.id,
             "sample": image.job.sample,
-            "status": "failed" if image.image_HWC is None else "ok",
+            "status": image.status,
             "prompt": prompt.text,
             "prompt_sha256": prompt.digest,
             "asked": pixel_wishes(prompt),

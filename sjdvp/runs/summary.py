@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sjdvp.events import Listener, Note
+from sjdvp.jobs import FINISHED
 from sjdvp.text import counted
 
 _MOST_LISTED = 5  # truncated prompts named one by one
@@ -59,7 +60,7 @@ class RunCounts:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Count one log row."""
-        if row["status"] != "ok":
+        if row["status"] not in FINISHED:
             self.failed += 1
             return
         self.ok += 1

@@ -8,7 +8,7 @@ are those with the digest in its log row.
 import base64
 import binascii
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from sjdvp.errors import FolderError
 from sjdvp.jobs import token_digest
 from sjdvp.runs.atomic import Closing
 from sjdvp.runs.jsonl import Appender, numbered_rows, text, whole, word
-from sjdvp.runs.log import ImageKey
+from sjdvp.runs.log import ImageKey, LogEntry
 from sjdvp.runs.sharding import Shard
 
 _LETTERS = {"uint16": "H", "uint32": "I"}  # of the module struct
@@ -85,6 +85,12 @@ def tokens_files(root: Path) -> list[Path]:
 def saved_keys(root: Path) -> set[TokensKey]:
     """Return whose tokens are in a run folder; raises FolderError."""
     return {(saved.key, saved.token_sha256) for saved in saved_tokens(root)}
+
+
+def finished_as_tokens(root: Path, entries: Mapping[ImageKey, LogEntry]) -> set[ImageKey]:
+    """Return the images whose row promises no file and whose tokens are saved; FolderError."""
+    promised = {(key, e.token_sha256) for key, e in entries.items() if e.status == "tokens"}
+    return {key for key, _ in promised & saved_keys(root)} if promised else set()
 
 
 def saved_tokens(root: Path) -> Iterator[SavedTokens]:

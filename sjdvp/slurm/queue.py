@@ -18,6 +18,7 @@ from sjdvp.runs.folder import RunFolder
 from sjdvp.runs.jsonl import Appender, read_rows
 from sjdvp.runs.log import finished
 from sjdvp.runs.run_json import read_run
+from sjdvp.runs.tokens import finished_as_tokens
 from sjdvp.slurm.script import FOLDER
 
 _TIMEOUT_S = 60  # these commands hang when a daemon is down
@@ -183,7 +184,7 @@ def shard_states(out: Path, count: int, tasks: Iterable[QueuedTask]) -> list[Sha
         return [ShardState(shard, None, 0, 0, latest.get(shard)) for shard in range(count)]
     folder = RunFolder(out, info)
     entries = folder.log()
-    there = finished(out, entries)
+    there = finished(out, entries) | finished_as_tokens(out, entries)
     keys = []
     for prompt, samples in folder.expected():
         for key in ((prompt.index, sample) for sample in samples):
@@ -192,7 +193,9 @@ def shard_states(out: Path, count: int, tasks: Iterable[QueuedTask]) -> list[Sha
                 there.remove(key)
     expected = Counter(index % count for index, _ in keys)
     done = Counter(key[0] % count for key in keys if key in there)
-    failed = Counter(key[0] % count for key in keys if key in entries and not entries[key].ok)
+    failed = Counter(
+        key[0] % count for key in keys if key in entries and entries[key].status == "failed"
+    )
     return [
         ShardState(shard, expected[shard], done[shard], failed[shard], latest.get(shard))
         for shard in range(count)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sjdvp import __version__
-from sjdvp_cli.app import COMMANDS, CommandTable
+from sjdvp_cli.app import COMMANDS, CommandTable, run
 from sjdvp_cli.errors import report
 from tests.cli.conftest import GOLDEN, Terminal, own_help, settings_of
 
@@ -293,3 +293,12 @@ def test_an_empty_argument_is_no_folder(sjdvp, tmp_path, monkeypatch, line):
     result = sjdvp(*line)
     assert (result.code, list(tmp_path.iterdir())) == (2, [])
     assert " is empty" in result.err
+
+
+def test_a_deleted_current_folder_is_told_of(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(["prompts", "x.txt"]) == 2
+    assert "the current folder has been deleted" in capsys.readouterr().err

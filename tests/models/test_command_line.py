@@ -206,14 +206,19 @@ def test_a_prompt_that_is_not_a_class_is_refused(
 def test_the_tokens_of_glm_image_are_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It has no VQ decoder: the image fails, and its tokens are there for diffusers."""
+    """It has no VQ decoder: its tokens are the result, there for diffusers."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     model = copied(tmp_path / "model", *(PARITY / "glm_image").glob("*.*"))
     glm_image_tokenizer(model / "tokenizer.json")
     line = ["generate", "--profile", "glm-image", "--model", str(model), "--prompt", "a cat"]
     line += ["--set", "model.width=96", "--set", "model.height=64", "--device", "cpu"]
-    assert run([*line, "-o", str(tmp_path / "out"), "--window", "8", "--save-tokens"]) == 1
-    assert "become pixels in diffusers" in capsys.readouterr().err
+    line += ["-o", str(tmp_path / "out"), "--window", "8"]
+    assert run(line) == 2
+    assert "save them with --save-tokens" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert run([*line, "--save-tokens"]) == 0
+    assert run(["decode", str(tmp_path / "out"), "--device", "cpu"]) == 2
+    assert "another program turns its tokens into pixels" in capsys.readouterr().err
     row = json.loads((tmp_path / "out" / "tokens.shard-000-of-001.jsonl").read_text())
     assert len(base64.b64decode(row["tokens"])) == 2 * 6  # of the image, not of its preview
 

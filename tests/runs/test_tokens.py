@@ -109,6 +109,16 @@ def test_tokens_of_shards_and_rerolls(request_):
     assert check_folder(request_.out).whole
 
 
+def test_decode_names_images_as_the_run_where_rows_differ_in_their_number(request_, tmp_path):
+    records = [{"prompt": "a"}, {"prompt": "b", "n": 3}, {"prompt": "c", "n": 1}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    run(replace(request_, prompts=file))
+    out = request_.out
+    write_images(out, tmp_path / "all", seeded_pixels(out), lambda decoded: None)
+    assert images(tmp_path / "all").keys() == images(out / "images").keys()
+
+
 def test_check_finds_lost_and_damaged_tokens(request_):
     run(request_)
     (file,) = tokens_files(request_.out)
