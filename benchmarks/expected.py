@@ -10,7 +10,7 @@ from benchmarks.models import LARGE, large, large_config, small, small_config
 from benchmarks.timing import clock, milliseconds, print_head, print_row
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.estimate import CARDS, Machine, counted
-from sjdvp.engine.rehearsal import rehearse
+from sjdvp.engine.gpu_estimate import estimate_on
 from sjdvp.models.layers import packed
 from sjdvp.models.random_weights import open_random_model, tiny
 from sjdvp.models.shapes import shape_of
@@ -25,7 +25,7 @@ def cards(options):
     print_head("Batch: window by arithmetic, expected step in ms", "profile, window", *CARDS)
     for profile in list_profiles({}):
         config = resolve(profile.name, {}).config
-        cells = [_cell(rehearse(config, card)) for card in CARDS.values()]
+        cells = [_cell(estimate_on(config, card)) for card in CARDS.values()]
         print_row(f"{profile.name}, {config.decoder.width}", *cells)
 
 

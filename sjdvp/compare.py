@@ -35,6 +35,7 @@ from sjdvp.runs.sharding import RUN, Selection, image_seed, new_run_seed
 from sjdvp.runs.signals import raise_if_stopped, stoppable
 from sjdvp.runs.summary import RunCounts, RunSummary
 from sjdvp.runs.writer import ImageWriter
+from sjdvp.text import counted
 
 OpenGenerators = Callable[[Sequence[RunConfig]], AbstractContextManager[Sequence[ImageGenerator]]]
 # From overrides by dotted key, above everything else that was given.
@@ -247,7 +248,8 @@ def _take_turns(
                 counts.add(row)
                 listen(ImageFinished(row))
         if allowed is not None and counts.failed > allowed:
-            listen(Note("warning", f"stopped: {counts.failed} failed images, {allowed} allowed"))
+            failed = counted(counts.failed, "failed image")
+            listen(Note("warning", f"stopped: {failed}, {allowed} allowed"))
             return
 
 

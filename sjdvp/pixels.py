@@ -56,9 +56,9 @@ def complete_run(root: Path, open_decoder: OpenPixelDecoder, tell: Tell) -> Deco
     """Make the images that the run folder `root` lacks and whose tokens are saved.
 
     They get the files and log rows of a run whose pixels did not fail. `open_decoder` gets the
-    settings of the run, once for each image size, when there is an image to make; `tell` hears of
-    each image.
-    Raises FolderError, BusyError when the run is under way, StorageError, Interrupted.
+    settings of the run, once for each image size, when there is an image to make; `tell` is called
+    after each image. Raises FolderError, BusyError when the run is under way, StorageError,
+    Interrupted.
     """
     info, decoded = RunFolder.read(root).info, Decoded()
     files_of(root)
@@ -89,8 +89,8 @@ def write_images(source: Path, out: Path, decoder: PixelDecoder, tell: Tell) -> 
     """Write the images of a run folder's or one file's tokens as PNG files into the folder `out`.
 
     The tokens of an image that was generated again are those in its last log row, or the last in a
-    file that lies in no run folder. `tell` hears of each image. Raises FolderError, StorageError,
-    Interrupted.
+    file that lies in no run folder. `tell` is called after each image. Raises FolderError,
+    StorageError, Interrupted.
     """
     decoded, files = Decoded(), files_of(source)
     last = _last_tokens(source, files)

@@ -22,6 +22,7 @@ from sjdvp.errors import ConfigError, FolderError, WeightsError
 from sjdvp.report.load import Run, load_runs
 from sjdvp.runs.log import image_sizes
 from sjdvp.runs.sharding import RUN
+from sjdvp.text import counted
 
 BATCH = 16
 _INSTALL = "in the checkout of sjdvp: pip install '.[eval]'"
@@ -148,7 +149,7 @@ def references(folder: Path) -> list[Path]:
     )
     if len(found) < 2:
         raise FolderError(
-            f"{folder} holds {len(found)} images ({', '.join(sorted(_SUFFIXES))})",
+            f"{folder} holds {counted(len(found), 'image')} ({', '.join(sorted(_SUFFIXES))})",
             "a Fréchet distance needs many images",
         )
     return found

@@ -73,11 +73,11 @@ def _show(problem: str, facts: dict[str, str], *, as_json: bool) -> int:
 def _expected(config: RunConfig, card: str) -> tuple[str, dict[str, str]]:
     """Return why a profile does not fit on a GPU of that memory, or "", and what to expect."""
     from sjdvp.engine.estimate import CARDS
-    from sjdvp.engine.rehearsal import rehearse
+    from sjdvp.engine.gpu_estimate import estimate_on
 
     if config.decoder.window == "auto":
         config = config.with_window(LARGEST_AUTO_WINDOW)
-    found = rehearse(config, CARDS[card])
+    found = estimate_on(config, CARDS[card])
     plan = found.plan
     problem = "" if found.fits else f"does not fit into {_bytes(plan.free)}"
     shortest, longest = (f"{1e3 * seconds:.1f}" for seconds in found.step_s)

@@ -58,7 +58,7 @@ class Processes:
     def generator(self, open_one: OpenGenerator, listen: Listener) -> OpenGenerator:
         """Return what opens the generator of a run; each process opens `open_one`.
 
-        `listen` hears what `auto` came to, and of workers that died.
+        `listen` gets Notes about the value of `auto` and about workers that died.
         """
 
         @contextmanager

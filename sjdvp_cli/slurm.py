@@ -162,7 +162,7 @@ def _write(job: "ArrayJob", array: Array) -> int:
         json.dumps({"script": str(script), "shards": job.shards}) if array.as_json else str(script)
     )
     typer.echo(
-        f"sjdvp: {counted(job.shards, 'shard')}; to send it: {submit_command(out)}",
+        f"sjdvp: {counted(job.shards, 'shard')}; to submit: {submit_command(out)}",
         err=True,
     )
     return 0

@@ -17,6 +17,7 @@ from torch import nn
 from sjdvp.config import Quantization
 from sjdvp.errors import DeviceError
 from sjdvp.models.quantize import layers_of
+from sjdvp.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def share_out(n_layers: int, n_bytes: int, free: Mapping[torch.device, int]) -> 
     if n_bytes > sum(sizes):
         needed, there = (f"{count / 2**30:.1f} GiB" for count in (n_bytes, sum(sizes)))
         raise DeviceError(
-            f"the layers take {needed}, and {len(sizes)} devices have {there} free for them",
+            f"the layers take {needed}; {counted(len(sizes), 'device')} together: {there} free",
             "see `sjdvp doctor`",
         )
     ends = list(accumulate(sizes))

@@ -116,7 +116,7 @@ def _load(path: Path, tokens: range, device_map: DeviceMap, dtype: torch.dtype) 
     if values.get("model_type") != "Emu3":
         raise WeightsError(
             f"{path} is a {values.get('model_type')} model, not Emu3.5",
-            "take the profile of this model",
+            "use the profile of this model",
         )
     config = Qwen3Config(**decoder_fields(values, 1e6))
     if tokens.stop != config.vocab_size:

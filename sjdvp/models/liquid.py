@@ -78,7 +78,7 @@ def _load(path: Path, n_text: int, device_map: DeviceMap, dtype: torch.dtype) ->
     if values.get("model_type") != "gemma":
         raise WeightsError(
             f"{path} is a {values.get('model_type')} model, not Liquid",
-            "take the profile of this model",
+            "use the profile of this model",
         )
     config = GemmaConfig(**decoder_fields(values, 10000.0))
     if n_text >= config.vocab_size:

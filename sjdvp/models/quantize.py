@@ -1,7 +1,7 @@
-"""Linear layers with weights of 8 or 4 bits, brought back to 16 or 32 bits for each product.
+"""Linear layers with weights of 8 or 4 bits, converted to 16 or 32 bits for each product.
 
 Plain torch, so they work on every device and dtype, on the meta device, in CUDA graphs and with
-layers shared out over GPUs, and need no package. They save memory, not time: see
+layers distributed over GPUs, and need no package. They save memory, not time: see
 docs/experiments.md.
 
     int8   one scale for each output; the weight is scale * integer
@@ -85,9 +85,9 @@ def quantize(weight: Tensor, kind: Quantization, dtype: torch.dtype) -> tuple[Te
     largest = 127.0 if kind == "int8" else torch.finfo(_FP8).max
     scale = _scale(weight, largest, dtype)
     scaled = (weight / scale.float()).clamp(-largest, largest)
-    return scaled.round().to(torch.int8) if kind == "int8" else scaled.to(_FP8).view(
-        torch.uint8
-    ), scale
+    if kind == "int8":
+        return scaled.round().to(torch.int8), scale
+    return scaled.to(_FP8).view(torch.uint8), scale
 
 
 def _quantize_groups(

@@ -96,9 +96,9 @@ class RunFolder:
         Several processes may open it at the same moment: the first chooses the seed that `config`
         leaves open and picks a window that is `auto`. `prompts` is None for a pipe; those in the
         rows `updates` may have changed. `check_model` is asked before a new folder is made; `tell`
-        hears what is waited for, and what an image file cannot hold. `image_seed` is the seed of
-        the only image. A folder whose run has generated nothing is made again when the settings
-        differ.
+        gets messages about waiting and about what an image file cannot hold. `image_seed` is the
+        seed of the only image. A folder whose run has generated nothing is made again when the
+        settings differ.
 
         Raises FolderError when the folder has other settings, listed, or other prompts; BusyError
         when another process holds the shard; StorageError; what `check_model` raises.

@@ -39,7 +39,7 @@ def test_each_device_gets_layers_by_its_share_of_free_memory(
 
 
 def test_layers_that_fit_nowhere() -> None:
-    with pytest.raises(DeviceError, match=r"layers take 62.0 GiB, and 2 devices have 44.0 GiB"):
+    with pytest.raises(DeviceError, match=r"layers take 62.0 GiB; 2 devices together: 44.0 GiB"):
         share_out(48, 62 * GIB, {A: 22 * GIB, B: 22 * GIB})
 
 

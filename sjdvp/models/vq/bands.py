@@ -1,9 +1,8 @@
 """A VQ decoder with less memory: its finest level, which takes the most, in bands of image rows.
 
 Bands overlap by what the convolutions of the level reach. Group norms need the whole image: the
-mean and variance of each are gathered over all bands before what follows it is computed. With n
-norms the bands are gone through n + 1 times, so this takes a few times longer. The image is the
-same but for rounding.
+mean and variance of each are gathered over all bands before the next operation. With n norms each
+band is computed n + 1 times, so this takes a few times longer. Only rounding differs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 _BAND = 8  # token rows
 # Convolutions of 3 x 3 in the finest level of every decoder here: one after the upsampling, two in
-# each of three blocks, and the last one. A band is wrong up to so many pixels from its edge.
+# each of three blocks, and the last one. A band is wrong up to that many pixels from its edge.
 _REACH = 8
 
 Finest = Callable[[Tensor, int, int], Tensor]
@@ -68,7 +67,7 @@ class _Shared:
         self._known: dict[nn.GroupNorm, tuple[Tensor, Tensor]] = {}
 
     def normalise(self, norm: nn.GroupNorm, x: Tensor) -> Tensor:
-        """Stand in for the forward method of a norm."""
+        """Replace the forward method of a norm."""
         if norm not in self._known:
             first, last = (round(share * x.shape[2]) for share in self.part)
             groups = x[:, :, first:last].unflatten(1, (norm.num_groups, -1)).flatten(2)
@@ -81,7 +80,7 @@ class _Shared:
         return x * factor + offset
 
     def settle(self, norm: nn.GroupNorm) -> None:
-        """Make the factor and offset [N, channels] of a norm from what the bands gave."""
+        """Compute the factor and offset [N, channels] of a norm from the sums of all bands."""
         count, total, squares = torch.stack(self._sums).sum(0)
         mean = total / count
         scale = (squares / count - mean**2 + norm.eps).rsqrt()

@@ -136,7 +136,7 @@ def _gunzip(chunks: Chunks, name: str) -> Chunks:
                 yield decoder.decompress(rest)
             except zlib.error as error:
                 advice = "get the file again"
-                raise PromptError(f"{name}: gzip, damaged: {error}", advice) from error
+                raise PromptError(f"{name}: damaged gzip file: {error}", advice) from error
             rest = decoder.unused_data
     if not decoder.eof:
-        raise PromptError(f"{name}: gzip, but its end is missing", "get the file again")
+        raise PromptError(f"{name}: the end of the gzip file is missing", "get the file again")

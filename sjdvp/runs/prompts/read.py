@@ -69,7 +69,7 @@ def stream_prompts(
     options: ReadOptions | None = None,
     tell: Callable[[str, str], None] = lambda level, message: None,
 ) -> Iterator[Prompt]:
-    """Yield prompts from a pipe as their lines come in; `tell` hears Notes of what is left out.
+    """Yield prompts from a pipe as their lines come in; `tell` gets Notes about what is left out.
 
     Raises PromptError at the first problem, and when there is no prompt.
     """

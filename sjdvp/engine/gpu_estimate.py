@@ -1,4 +1,4 @@
-"""A run of an official profile in its full shape on a GPU that is not here: nothing is computed."""
+"""Memory and step times of a profile on a GPU that is not here, in the full shape of its model."""
 
 from dataclasses import dataclass
 
@@ -19,8 +19,8 @@ _DTYPE = torch.bfloat16
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """What would happen. Times are expected from counted bytes, operations and the data sheet."""
+class GpuEstimate:
+    """What to expect; times follow from counted bytes and operations and from the data sheet."""
 
     card: str
     plan: MemoryPlan
@@ -39,7 +39,7 @@ class Rehearsal:
         return self.batch_size > 0
 
 
-def rehearse(config: RunConfig, card: Card) -> Rehearsal:
+def estimate_on(config: RunConfig, card: Card) -> GpuEstimate:
     """Load, start an image and take a step at each KV bucket, on the meta device, and count.
 
     Raises ConfigError when the shape of the profile's model is unknown.
@@ -54,7 +54,7 @@ def rehearse(config: RunConfig, card: Card) -> Rehearsal:
         admit(engine.decoder, engine.state, [0], logits_1V, rng.keys([0], _META))
     steps = [_step(engine, kv_length) for kv_length in engine.runner.kv_buckets]
     middle = steps[(len(steps) - 1) // 2]
-    return Rehearsal(
+    return GpuEstimate(
         card=card.name,
         plan=plan,
         batch_size=batch_size,

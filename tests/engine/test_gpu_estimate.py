@@ -8,10 +8,10 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from sjdvp.decode.step import decode_step
-from sjdvp.engine import memory, rehearsal
+from sjdvp.engine import gpu_estimate, memory
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.estimate import CARDS, Machine, Work, counted, widest_window
-from sjdvp.engine.rehearsal import rehearse
+from sjdvp.engine.gpu_estimate import estimate_on
 from sjdvp.models.random_weights import open_random_model, tiny
 from sjdvp.models.shapes import SHAPES, shape_of
 from sjdvp.profiles import list_profiles, resolve
@@ -26,7 +26,7 @@ def config(profile="lumina-mgpt-7b-768", **changes):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(rehearsal, "shape_of", lambda profile: tiny(shape_of(profile)))
+    monkeypatch.setattr(gpu_estimate, "shape_of", lambda profile: tiny(shape_of(profile)))
 
 
 def test_an_operation_starts_and_then_waits_for_memory_or_arithmetic():
@@ -64,8 +64,8 @@ def test_attention_is_one_operation():
     assert work.operations == [(4 * (2 * 48 + 2 * 256 + 48), 4 * 48 * 16)]
 
 
-def test_a_rehearsal(small):
-    found = rehearse(config(), CARDS["80GB"])
+def test_an_estimate(small):
+    found = estimate_on(config(), CARDS["80GB"])
     assert found.fits and found.batch_size == 16 and found.window == 32
     assert found.step_s[0] < found.step_s[1]
     assert found.weights_read_s < found.step_s[0]
@@ -75,13 +75,13 @@ def test_a_rehearsal(small):
 
 def test_a_card_that_is_too_small(small):
     card = replace(CARDS["24GB"], memory=10**9)
-    assert not rehearse(config(), card).fits  # the pixels alone take 0.9 GB
+    assert not estimate_on(config(), card).fits  # the pixels alone take 0.9 GB
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", [profile.name for profile in list_profiles({})])
-def test_every_profile_is_rehearsed(small, profile):
-    assert rehearse(config(profile), CARDS["80GB"]).fits
+def test_every_profile_is_estimated(small, profile):
+    assert estimate_on(config(profile), CARDS["80GB"]).fits
 
 
 def test_pixels_in_full_shape_are_counted():
