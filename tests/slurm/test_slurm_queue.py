@@ -182,7 +182,7 @@ def test_advice_can_be_pasted(slurm, tmp_path, prompts, capsys):
     out = tmp_path / "my runs"
     assert run(["slurm", "--prompts", str(prompts), "-o", str(out), "--shards", "1"]) == 0
     told = capsys.readouterr().err
-    assert shlex.split(told.partition("send it: sjdvp ")[2])[-2:] == ["-o", str(out)]
+    assert shlex.split(told.partition("submit: sjdvp ")[2])[-2:] == ["-o", str(out)]
 
 
 def test_status_without_slurm_tells_what_is_on_disk(slurm, out, prompts, capsys):

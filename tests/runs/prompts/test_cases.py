@@ -105,7 +105,7 @@ def test_gzip_is_read_from_files_and_pipes(tmp_path):
     assert texts(read_stream(io.BytesIO(data))) == ["a red apple", "a panda"]
     records = gzip.compress(b'{"prompt": "a"}\n')
     assert read(tmp_path, "p.jsonl.gz", records, format="jsonl").format == "jsonl"
-    assert "its end is missing" in refusal(tmp_path, "p.gz", data[:-3])
+    assert "the end of the gzip file is missing" in refusal(tmp_path, "p.gz", data[:-3])
     assert "damaged" in refusal(tmp_path, "p.gz", data[:-6] + b"\xff" * 6)
 
 
