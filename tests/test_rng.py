@@ -1,9 +1,11 @@
 """Counter noise: a pure function, uniform, and never an end point."""
 
+import pytest
 import torch
 
 from sjdvp import rng
 from sjdvp.rng import Noise, Purpose
+from tests.engine.inductor import source_of
 
 
 def noise_at(keys: torch.Tensor, pos: torch.Tensor, steps: torch.Tensor) -> Noise:
@@ -93,3 +95,18 @@ def test_a_part_of_the_noise_is_the_noise_of_that_part():
         )
         for purpose in range(Purpose.ACCEPT, Purpose.GUMBEL):
             assert torch.equal(part.ticks_BW(Purpose(purpose)), alone.ticks_BW(Purpose(purpose)))
+
+
+@pytest.mark.process
+def test_a_counter_is_no_index_of_a_compiled_kernel(monkeypatch):
+    """An index is 32 bits wide on a GPU, and Triton refuses to multiply it by gamma."""
+
+    def products_of_an_index(counters):
+        def noise(key_B):
+            return rng.exponential(key_B[:, None], int(Purpose.GUMBEL), counters(key_B.device))
+
+        source = source_of(monkeypatch, noise, rng.keys([1, 2]))
+        return [line for line in source.splitlines() if f"({rng._GAMMA}L)*x" in line]
+
+    assert products_of_an_index(lambda device: torch.arange(4096, device=device))
+    assert not products_of_an_index(lambda device: rng.counters(0, 4096, device))
