@@ -113,7 +113,9 @@ def _format_of(file: Path) -> str | None:
 
 
 def _visible(folder: Path) -> list[Path]:
-    names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    every = list(folder.rglob("*"))
+    broken = [path for path in every if path.is_symlink() and not path.exists()]
+    names = [path.relative_to(folder) for path in every if path.is_file() or path in broken]
     shown = [name for name in names if not any(part.startswith(".") for part in name.parts)]
     return [folder / name for name in sorted(shown)]
 

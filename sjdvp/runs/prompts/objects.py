@@ -56,7 +56,7 @@ def _read_whole(
 ) -> Iterator[Found]:
     text, problems = _whole(lines)
     yield from problems
-    if not problems:
+    if not problems and not is_blank(text):
         value, problem = parse_json(text)
         yield from [problem] if problem else read(value, options)
 
@@ -78,10 +78,11 @@ def read_yaml(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
     else:
         if len(documents) == 1:
             yield from read_document(documents[0], options)
-        else:
+        elif documents:
             yield Problem("file", f"{len(documents)} YAML documents, not one", _NO_YAML)
 
 
+_WRITE_JSON = "mend it there, or write the file with a JSON library"
 _NO_YAML = "--format txt takes each line unchanged"
 
 
@@ -98,7 +99,10 @@ def parse_json(text: str) -> tuple[Any, Problem | None]:
         message = f"not valid JSON: {error.msg} at {line}column {error.colno}"
         return None, Problem("file", message, _advice(text, error))
     except ValueError as error:
-        return None, Problem("file", f"not valid JSON: {error}")
+        reason = str(error)
+        if "integer string conversion" in reason:
+            reason = "a number of thousands of digits"
+        return None, Problem("file", f"not valid JSON: {reason}", _WRITE_JSON)
     return value, None
 
 
@@ -107,7 +111,12 @@ def _advice(text: str, error: json.JSONDecodeError) -> str:
         return "several values one after another: jq -c . FILE > NEW.jsonl"
     if text[error.pos : error.pos + 1] == "'":
         return "JSON has double quotes; Python's print has single ones, json.dumps writes JSON"
-    return ""
+    before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    if before.endswith(",") and after[:1] in ("]", "}"):
+        return "JSON has no comma before ] or }: delete it"
+    if after.startswith(("//", "/*", "#")):
+        return "JSON has no comments: delete them"
+    return _WRITE_JSON
 
 
 def _json_line(line: Line, options: ReadOptions) -> Found:
@@ -138,7 +147,14 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Literal(yaml.BaseLoader):
-    """YAML whose scalars stay text. No aliases: a short file could expand to a huge one."""
+    """YAML whose scalars stay text. No aliases: a short file could expand to a huge one.
+
+    The line end after the text of a block (`|`, `>`) does not belong to a prompt.
+    """
+
+    def construct_scalar(self, node: Any) -> str:
+        text = str(super().construct_scalar(node))
+        return text.rstrip("\n") if node.style in ("|", ">") else text
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

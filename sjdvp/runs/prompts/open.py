@@ -53,9 +53,15 @@ _BINARY = {  # how a file begins: what it is, and what to do
     ),
     b"\x89HDF\r\n": ("an HDF5 file", ""),
     b"\x93NUMPY": ("a NumPy array", ""),
-    b"\x80\x04": _PICKLE,
-    b"\x80\x05": _PICKLE,
+    b"GIF89a": ("a GIF image", ""),
+    b"Rar!\x1a": ("a RAR archive", "unrar x FILE"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4cat FILE | sjdvp ... --prompts -"),
+    _GZIP: ("gzip within gzip", "zcat FILE | zcat | sjdvp ... --prompts -"),
+    b"Obj\x01": ("an Avro file", ""),
+    b"\x7fELF": ("a program", ""),
+    **{b"\x80" + bytes([protocol]): _PICKLE for protocol in range(2, 6)},
 }
+_TEXT = "give a text file, a prompt in each line, or a table"
 
 
 def open_text(
@@ -70,7 +76,7 @@ def open_text(
     if format == "auto":
         chunks, what, advice = recognise(chunks)
         if what and what != "Parquet":
-            raise PromptError(f"{printable(name)}: {what}, not a prompt file", advice)
+            raise PromptError(f"{printable(name)}: {what}, not a prompt file", advice or _TEXT)
         format = "parquet" if what else "auto"
     if format == "parquet":
         return format, read_parquet(chunks, options)

@@ -29,9 +29,10 @@ from sjdvp.runs.prompts.model import (
     skipped_remarks,
 )
 from sjdvp.runs.prompts.open import open_text
-from sjdvp.text import printable
+from sjdvp.text import printable, shortened
 
 _CHUNK = 1 << 16
+_PATH = 300  # characters of a path in a message
 _MOST_PROBLEMS = 20  # told of one file
 
 
@@ -98,8 +99,11 @@ def _parts(path: Path, options: ReadOptions) -> Iterator[Part]:
             return
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with NUL in it
-        shown = printable(str(path))
-        raise PromptError(f"cannot read the prompts in {shown}: {_reason(error)}") from error
+        shown = printable(shortened(str(path), _PATH))
+        raise PromptError(
+            f"cannot read the prompts in {shown}: {_reason(error)}",
+            "give a file or a folder that you may read, or - for stdin",
+        ) from error
     if options.format == "dir":
         advice = "give a folder of .txt files, or another --format"
         raise PromptError(f"{printable(path.name)} is not a folder", advice)
@@ -119,8 +123,10 @@ def _collect(parts: Sequence[Part], options: ReadOptions, source: str) -> Prompt
         raise _error(source, problems)
     prompts = tuple(item for item in items if isinstance(item, Prompt))
     notes = tuple(item.message for item in items if isinstance(item, LeftOut))
+    notes += tuple(filter(None, [_misread(prompts)]))
     if not prompts:
-        raise PromptError(f"{printable(source)}: no prompt in it", "; ".join(notes))
+        advice = "; ".join(notes) or "it is empty, or what it holds is"
+        raise PromptError(f"{printable(source)}: no prompt in it", advice)
     return PromptSet(
         prompts=prompts,
         format=", ".join(dict.fromkeys(formats)),
@@ -166,6 +172,20 @@ class _Numbering:
             return Problem(row.where, str(error), IGNORE)
         self._index += 1
         return Prompt(self._index - 1, row.text, row.id, row.extra, asked)
+
+
+def _misread(prompts: Iterable[Prompt]) -> str:
+    """Return a warning when a text is UTF-8 that was once read in another encoding, else ""."""
+    for prompt in prompts:
+        for encoding in ("cp1252", "latin-1"):
+            try:
+                right = prompt.text.encode(encoding).decode("utf-8")
+            except UnicodeError:
+                continue
+            if right != prompt.text:
+                shown = printable(shortened(prompt.text))
+                return f"row {prompt.index} was once read in a wrong encoding: {shown}"
+    return ""
 
 
 def _placed(part: Part, item: Found) -> Found:

@@ -54,12 +54,27 @@ _PAGES = (
         Refused("an error message of a download", "download the file again"),
     ),
     (r"\{\\rtf", Refused("rich text (RTF)", "save it as plain text, UTF-8")),
+    (r"HTTP/\d\S* \d{3}", Refused("the answer of a web server", "download the file again")),
+    (
+        r"#!/|```|//|/\*|WEBVTT\b|diff --git |--- a/|-----BEGIN |%!PS|\\(documentclass|begin)\b"
+        r"|Traceback \(most recent|(INSERT INTO|CREATE TABLE) |data:\w+/[\w.+-]+;base64,"
+        r"|\([ldt](p\d+)?$",
+        Refused("the text of a program or of another document"),
+    ),
 )
-_BROKEN = re.compile(r"""[\[{]\s*'|\{\s*"[^"]*"\s*:|\{\s*(prompts?|captions?|text)\s*:""")
-_QUOTED_LIST = re.compile(r"""\[\s*".*"\s*[,\]]\s*$""")
+_BROKEN = re.compile(
+    r"""[\[{]\s*'|\[\s*[\[{]\s*"|\{\s*"[^"]*"\s*:|\{\s*(prompts?|captions?|text)\s*:"""
+)
+_QUOTED_LIST = re.compile(r"""\[\s*".*"[\s,\]]*[,\]]\s*$""")
 _ASSIGNMENT = re.compile(r"""((const|let|var|export)\s+)?[\w.]+\s*=\s*[\[{]\s*(["'{[].*)?$""")
 _IMAGE_FILE = re.compile(r"[^|,;\t]+\.(jpe?g|png|webp|gif|bmp|tiff?)(#\d+)?\s*([|,;\t])", re.I)
 _HEADING = re.compile(r"#{1,6} \S")
+_SECTION = re.compile(r"\[{1,2}[\w. -]+\]{1,2}")
+_SETTING = re.compile(r"[\w.-]+\s*=\s*\S")
+_MARKDOWN_RULE = re.compile(r"\|?[\s:-]*-[\s:|-]*\|[\s:|-]*")
+_SUBTITLE = re.compile(r"\d+:\d\d:\d\d[,.]\d+ -->")
+_ELEMENT = re.compile(r"<([a-zA-Z][\w:-]*)(\s[^<>]*)?>")
+_ELEMENT_LINES = 8  # within which the first element of a page ends, or its first child
 
 _YAML_LINES = 8  # that tell a mapping from text
 _YAML_NAMES = re.compile(r"([Pp]rompts?|captions?|defaults|text):(\s|$)")
@@ -124,7 +139,7 @@ def sniff(ahead: Ahead, suffix: str, options: ReadOptions) -> str | Refused:
         return SUFFIXES[suffix]
     if suffix in _NO_PROMPTS:
         return Refused(f"a {suffix} file, not prompts")
-    rules = (_table, _yaml, _other)
+    rules = (_document, _table, _yaml, _other)
     return next((found for rule in rules if (found := rule(first, ahead, options))), "txt")
 
 
@@ -161,6 +176,21 @@ def _broken_json(first: str) -> str | None:
     if _BROKEN.match(first):
         return "jsonl"
     return "json" if _QUOTED_LIST.match(first) else None
+
+
+def _document(first: str, ahead: Ahead, options: ReadOptions) -> Refused | None:
+    """See by two lines what is a document of another kind."""
+    element = _ELEMENT.match(first)
+    if element and any(f"</{element[1]}>" in line for line in ahead.see(_ELEMENT_LINES)):
+        return Refused("a piece of HTML or XML", "take the texts out of it")
+    second = ahead.see(2)[-1].strip() if first.startswith(("[", "|")) or first.isdigit() else ""
+    if _SECTION.fullmatch(first) and _SETTING.match(second):
+        return Refused("sections of settings (INI or TOML)")
+    if first.startswith("|") and _MARKDOWN_RULE.fullmatch(second):
+        return Refused("a table in Markdown", "save it as CSV")
+    if first.isdigit() and _SUBTITLE.match(second):
+        return Refused("subtitles")
+    return None
 
 
 def _table(first: str, ahead: Ahead, options: ReadOptions) -> str | Refused | None:

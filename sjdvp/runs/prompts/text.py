@@ -12,7 +12,13 @@ from sjdvp.runs.prompts.model import Blank, Found, Problem, ReadOptions, Row, at
 _BOM = "\ufeff"  # as text; within a file it is what `cat` of several files leaves
 _TWO_FILES = re.compile(rf"[^\s{_BOM}]{_BOM}+[^\s{_BOM}]")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # no UTF-8 text begins so
-FROM_WINDOWS = "a file from Windows: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
+_UTF_32 = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32"}
+FROM_WINDOWS = (
+    "a file from Windows: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW "
+    "(from elsewhere: GB18030, SHIFT_JIS, KOI8-R)"
+)
+_NOT_TEXT = "a binary file, or UTF-16: iconv -f UTF-16LE -t UTF-8 FILE > NEW"
+_NUL = "a NUL character"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[Line]:
         encoding = _utf_16(raw) if number == 1 else ""
         if encoding:
             advice = f"convert it, e.g. iconv -f {encoding} -t UTF-8 FILE > NEW"
-            yield Line(1, "", f"seems to be UTF-16, not UTF-8; {advice}")
+            yield Line(1, "", f"seems to be {encoding[:6]}, not UTF-8; {advice}")
             return
         yield _decode(number, raw)
 
@@ -58,7 +64,9 @@ def read_txt(lines: Iterable[Line], options: ReadOptions) -> Iterator[Found]:
 
 def unreadable(line: Line) -> Problem:
     """Return what is wrong with a line that is not text, with the command that may help."""
-    advice = FROM_WINDOWS if line.problem.startswith("not valid UTF-8") else ""
+    advice = {_NUL: _NOT_TEXT}.get(line.problem, "")
+    if line.problem.startswith("not valid UTF-8"):
+        advice = FROM_WINDOWS
     return Problem(at(line.number), line.problem, advice)
 
 
@@ -79,6 +87,8 @@ def _raw_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _utf_16(first: bytes) -> str:
+    if first[:4] in _UTF_32 or first[1:4] == b"\0\0\0":
+        return _UTF_32.get(first[:4], "UTF-32LE")
     if first.startswith(_UTF_16):
         return "UTF-16"
     if first[1:4:2] == b"\0\0" and b"\0" not in first[0:4:2]:
@@ -92,4 +102,4 @@ def _decode(number: int, raw: bytes) -> Line:
     except UnicodeDecodeError as error:
         where = f"byte 0x{raw[error.start]:02x} at column {error.start + 1} of the line"
         return Line(number, raw.decode("utf-8", errors="replace"), f"not valid UTF-8 ({where})")
-    return Line(number, text.lstrip(_BOM), "a NUL character" if "\0" in text else "")
+    return Line(number, text.lstrip(_BOM), _NUL if "\0" in text else "")

@@ -1,9 +1,11 @@
 """Structured text is read for what it is or refused; it is never taken for plain prompts."""
 
 import csv
+import gzip
 import io
 import json
 import os
+import pickle
 import threading
 
 import pytest
@@ -120,6 +122,26 @@ PAGES = [
     "1.jpg#0\ta cat\n1.jpg#1\ta dog\n",
     "0\ta cat\n1\ta dog\n",
     "prompt,prompt\na,b\n",
+    '["a fox", "a hen",]\n',
+    '[{"prompt": "a fox"},]\n',
+    '// prompts\n["a fox"]\n',
+    "<ul>\n<li>a fox</li>\n</ul>\n",
+    '<item id="1">a fox</item>\n',
+    "HTTP/1.1 200 OK\nContent-Type: text/html\n\n<html></html>\n",
+    "(lp0\nVa fox\np1\na.",
+    "[prompts]\nfirst = a fox\n",
+    '[[prompt]]\ntext = "a fox"\n',
+    "| prompt | id |\n| --- | --- |\n| a fox | 1 |\n",
+    '```json\n["a"]\n```\n',
+    "1\n00:00:01,000 --> 00:00:02,000\na fox\n",
+    "WEBVTT\n\n00:01.000 --> 00:02.000\na fox\n",
+    "\\documentclass{article}\n\\begin{document}\n",
+    "INSERT INTO prompts VALUES (1,'a fox');\n",
+    "#!/bin/sh\necho fox\n",
+    "diff --git a/x b/x\n--- a/x\n",
+    "-----BEGIN CERTIFICATE-----\nMIIB\n",
+    "data:text/plain;base64,YSBmb3g=\n",
+    "%!PS-Adobe-3.0\n",
 ]
 structured = st.one_of(
     json_texts,
@@ -159,6 +181,10 @@ PROMPTS = [
     "1girl,solo,smile\n1boy,hat,sword",
     "[photo] of a cat\n[cat:dog:0.5] in grass",
     "[[fox]]\n[1girl]",
+    "[photo]\na fox = a hen",
+    "<lora:fox:0.8> a fox\n<s1> a hen",
+    "<3 a heart\n1\na fox",
+    "insert into a vase\n/imagine a fox",
     "{red|blue} car\n{{masterpiece}}, fox",
     '"Hello World" sign on a wall\n"Bye" in neon',
     '"a prompt in quotes"',
@@ -220,6 +246,19 @@ def test_txt_takes_anything_literally(tmp_path, data):
         ("p.json", '{\n"prompt": "a"\n}\n{\n"prompt": "b"\n}\n', "jq -c . FILE > NEW.jsonl"),
         ("p.jsonl", "{'prompt': 'a'}\n", "json.dumps writes JSON"),
         ("p.json", '[["a", 1]]', "to_json(orient='records')"),
+        ("p.json", '["a",\n"b",\n]', "JSON has no comma before ]"),
+        ("p.json", '[ // all\n"b"]', "JSON has no comments"),
+        ("p.jsonl", '{"prompt": "a"}\n{"prompt": "b"\n', "mend it there"),
+        ("p.json", '[{"prompt": "a", "id": ' + "9" * 5000 + "}]", "thousands of digits"),
+        ("p.txt", "a cat".encode("utf-32"), "iconv -f UTF-32"),
+        ("p.txt", "a cat".encode("utf-32-le"), "iconv -f UTF-32LE"),
+        ("p.txt", "кот\nпёс\n".encode("utf-16-le"), "UTF-16: iconv -f UTF-16LE"),
+        ("p.txt", "狐".encode("gb18030"), "GB18030"),
+        ("p.gz", gzip.compress(gzip.compress(b"a")), "zcat FILE | zcat"),
+        ("p.txt", pickle.dumps(["a"], 2), "it could run anything"),
+        ("p.txt", b"GIF89a\x01\0", "give a text file"),
+        ("p.json", "", "it is empty"),
+        ("p.yaml", "", "it is empty"),
     ],
 )
 def test_a_refusal_names_what_helps(tmp_path, name, data, advice):
@@ -259,3 +298,22 @@ def test_a_suffix_decides_only_where_the_text_does_not(tmp_path):
     assert texts(read(tmp_path, "p.yaml", "- a # b\n")) == ["a"]
     assert read(tmp_path, "p", "a\n", format="txt").format == "txt"
     assert ReadOptions().format == "auto"
+
+
+def test_a_text_that_was_read_in_a_wrong_encoding_before_is_warned_of(tmp_path):
+    misread = "a café".encode().decode("latin-1")
+    (note,) = read(tmp_path, "p.txt", f"a fox\n{misread}\n").notes
+    assert note == f"row 1 was once read in a wrong encoding: {misread}"
+    assert read(tmp_path, "p.txt", "a café\nÃ la carte\n").notes == ()
+
+
+def test_a_link_to_nothing_in_a_folder_is_not_passed_over(tmp_path):
+    (tmp_path / "a.txt").write_text("a fox")
+    (tmp_path / "b.txt").symlink_to("gone")
+    with pytest.raises(SjdvpError, match="No such file"):
+        read_prompts(tmp_path)
+
+
+def test_a_block_of_yaml_has_no_line_end_after_it(tmp_path):
+    found = read(tmp_path, "p.yaml", "- |\n  a fox\n  in snow\n- >\n  a hen\n")
+    assert texts(found) == ["a fox\nin snow", "a hen"]
