@@ -88,7 +88,7 @@ def _expected(config: RunConfig, card: str) -> tuple[str, dict[str, str]]:
         "memory per image": f"{_bytes(plan.cache)} KV cache, {_bytes(plan.distributions)} "
         f"probabilities (window {found.window})",
         "memory for pixels": _bytes(plan.pixels) if plan.pixels else "not known",
-        "largest batch": f"{plan.largest_batch}, and {found.batch_size} would be used",
+        "largest batch": f"{plan.largest_batch}; --batch-size auto takes {found.batch_size}",
     }
     expected = {
         "window by arithmetic": f"{found.window_by_arithmetic} at this batch size",

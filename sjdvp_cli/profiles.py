@@ -16,7 +16,7 @@ from sjdvp_cli.options import takes_options
 from sjdvp_cli.settings import Assignments
 from sjdvp_cli.tables import show_table
 
-FORMATS: dict[str, Quantization | None] = {"16 bit": None, "int8": "int8", "int4": "int4"}
+FORMATS: dict[str, Quantization | None] = {"16-bit": None, "int8": "int8", "int4": "int4"}
 
 
 @takes_options
@@ -51,7 +51,7 @@ def _list(overrides: Mapping[str, Any], names: list[str], as_json: bool) -> int:
         plain = {p.name: {"description": p.description, "path": str(p.path)} for p in found}
         typer.echo(json.dumps(plain))
     else:
-        headings = ["profile", "description", *(f"{kind}, GB" for kind in FORMATS)]
+        headings = ["profile", "description", *(f"{kind} GB" for kind in FORMATS)]
         show_table(headings, [[p.name, p.description, *_gigabytes(p.name)] for p in found])
     for profile in every:
         if profile.problem:
@@ -65,7 +65,8 @@ def _gigabytes(profile: str) -> list[str]:
         shape = shape_of(profile)
     except ConfigError:  # a profile of the user
         return ["–"] * len(FORMATS)
-    return [f"{shape.weight_bytes(kind) / 1e9:.1f}" for kind in FORMATS.values()]
+    sizes = [shape.weight_bytes(kind) / 1e9 for kind in FORMATS.values()]
+    return [f"{size:.1f}" if size >= 0.1 else f"{size:.3f}" for size in sizes]
 
 
 def _show(overrides: Mapping[str, Any], names: list[str], as_json: bool) -> int:
