@@ -8,15 +8,14 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import re
 import sys
-import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from sjdvp.errors import ConfigError
+from sjdvp.value_types import describe, from_text, options_of
 
 Drafter = Literal["independent", "coupled", "gumbel"]
 PredictionKind = Literal["none", "published", "momentum", "adaptive"]
@@ -315,10 +314,10 @@ def read_setting(key: str, text: str) -> Any:
     types_ = setting_types()
     if key not in types_:
         raise unknown_key(key, types_)
-    options = _options(types_[key])
+    options = options_of(types_[key])
     for option in options:
         try:
-            return _from_text(option, text)
+            return from_text(option, text)
         except ValueError:
             continue
     raise _wrong_value(key, options, text)
@@ -345,31 +344,12 @@ def renamed(key: str) -> str:
     return key
 
 
-def _from_text(option: Any, text: str) -> Any:
-    """Read `text` as one of the types a setting may have; ValueError when it is not one."""
-    if typing.get_origin(option) is Literal:
-        words: dict[str, Any] = {str(word): word for word in typing.get_args(option)}
-    elif option is bool:
-        words = {"true": True, "false": False}
-    elif option is type(None):
-        words = {"null": None}
-    elif option is str:
-        return text
-    elif re.fullmatch(r"[-+.\deE]+", text):  # no spaces, underscores, inf or nan
-        return option(text)
-    else:
-        raise ValueError(text)
-    if text not in words:
-        raise ValueError(text)
-    return words[text]
-
-
 def _convert(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where} must be a section of keys, found {value!r}", key=where)
         return from_table(typing.cast("type[Any]", hint), value, where)
-    options = _options(hint)
+    options = options_of(hint)
     for option in options:
         if option is float:
             # The comparison also refuses inf and nan.
@@ -386,34 +366,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 def _wrong_value(key: str, options: tuple[Any, ...], value: Any) -> ConfigError:
     old = f"{key}={value}"
     hint = f"it is now called {renamed(old).partition('=')[2]}" if renamed(old) != old else ""
-    return ConfigError(f"{key} must be {_describe(options)}, found {value!r}", hint, key)
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """Return the types a setting may have; text comes last, since any text is text."""
-    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    options = typing.get_args(hint) if union else (hint,)
-    return tuple(sorted(options, key=lambda option: option is str))
-
-
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    type(None): "nothing (null)",
-}
-
-
-def _describe(options: tuple[Any, ...]) -> str:
-    *others, last = (
-        word
-        for option in options
-        for word in (
-            typing.get_args(option) if typing.get_origin(option) is Literal else [_WORDS[option]]
-        )
-    )
-    return f"{', '.join(others)} or {last}" if others else last
+    return ConfigError(f"{key} must be {describe(options)}, found {value!r}", hint, key)
 
 
 def _join(where: str, key: object) -> str:

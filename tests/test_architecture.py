@@ -9,7 +9,10 @@ from pathlib import Path
 import sjdvp
 
 LIBRARY = Path(sjdvp.__file__).parent
-FOUNDATIONS = {"__init__", "errors", "config", "presets", "events", "jobs", "text", "strict_yaml"}
+FOUNDATIONS = {
+    *("__init__", "errors", "config", "value_types", "presets"),
+    *("events", "jobs", "text", "strict_yaml"),
+}
 ON_DISK = FOUNDATIONS | {"profiles", "runs", "weights"}
 LOW = ON_DISK | {"rng", "sampling", "kv_cache"}
 MIDDLE = LOW | {"interfaces"}
