@@ -18,6 +18,7 @@ from sjdvp.config import (
     PredictionConfig,
     RelaxConfig,
     RunConfig,
+    lossless_label,
     setting_types,
     unknown_key,
 )
@@ -198,8 +199,9 @@ def _announce(
         counts.requested += len(run.todo) + run.done
         counts.skipped += run.done
     lossless = all(run.config.decoder.lossless for run in runs)
+    label = lossless_label(lossless, runs[0].config.model.quantize)
     names = ", ".join(run.name for run in runs)
-    listen(RunStarted(counts.requested, counts.skipped, str(request.out), names, lossless))
+    listen(RunStarted(counts.requested, counts.skipped, str(request.out), names, label))
     if len({run.done for run in runs}) > 1:
         uneven = "some decoders have more finished images: not all times were measured alternating"
         listen(Note("warning", uneven))

@@ -14,7 +14,7 @@ class RunStarted:
     done: int  # of those, finished by an earlier run
     out: str
     decoder: str  # with the preset behind `best`, and the window
-    lossless: bool
+    lossless: str  # in words: towards which weights the decoder is lossless, or that it is not
 
 
 @dataclass(frozen=True, slots=True)

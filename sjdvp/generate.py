@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from sjdvp.config import TOKENS_ONLY, RunConfig
+from sjdvp.config import TOKENS_ONLY, RunConfig, lossless_label
 from sjdvp.errors import ConfigError
 from sjdvp.events import (
     GenerationStarted,
@@ -266,7 +266,7 @@ class _Run:
                 done=self.counts.skipped,
                 out=str(self.request.out),
                 decoder=f"{resolved_name(config.decoder.preset)}, window {config.decoder.window}",
-                lossless=config.decoder.lossless,
+                lossless=lossless_label(config.decoder.lossless, config.model.quantize),
             )
         )
         seed = f"run seed {self.plan.seeds.run}" if config.run.seed is None else ""

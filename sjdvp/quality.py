@@ -85,6 +85,7 @@ class Quality:
 
     run: str
     lossless: bool
+    quantize: str | None  # format of the weights, which `lossless` refers to
     images: int
     clip_score: float | None
     fid_clip: float | None  # Fréchet distance between CLIP features
@@ -110,6 +111,7 @@ def measure(
             Quality(
                 run=run.name,
                 lossless=run.lossless,
+                quantize=run.quantize,
                 images=len(images),
                 clip_score=clip_score(images, encoder, device) if encoder else None,
                 fid_clip=clip_distance(files, others, encoder, device)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _what = option("Measurement")
 _HEADINGS = (
     "batch", "window", "step ms", "± ms", "forward ms", "step/forward", "weights ms", "memory ms",
-    "arithmetic ms", "step/roof", "tokens/NFE", "images/s", "MiB/slot",
+    "arithmetic ms", "step/roof", "tokens/NFE", "images/s", "MiB/slot", "weights",
 )  # fmt: skip
 
 
@@ -157,4 +157,5 @@ def _row(point: "Point") -> tuple[str, ...]:
         "–" if point.tokens_per_nfe is None else f"{point.tokens_per_nfe:.2f}",
         "–" if point.images_per_s is None else f"{point.images_per_s:.3f}",
         f"{point.slot_bytes / 2**20:.1f}",
+        point.quantize or point.dtype,
     )

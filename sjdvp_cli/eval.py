@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from sjdvp.config import lossless_label
 from sjdvp.errors import ConfigError
 from sjdvp_cli.tables import show_table
 
-HEADINGS = ("run", "images", "CLIP score", "FID of CLIP", "FID")
+HEADINGS = ("run", "lossless", "images", "CLIP score", "FID of CLIP", "FID")
 
 
 def command(
@@ -65,7 +66,15 @@ def command(
         return 0
     show_table(
         HEADINGS,
-        [[r.run, str(r.images), *map(_text, (r.clip_score, r.fid_clip, r.fid))] for r in found],
+        [
+            [
+                run.run,
+                lossless_label(run.lossless, run.quantize),
+                str(run.images),
+                *map(_text, (run.clip_score, run.fid_clip, run.fid)),
+            ]
+            for run in found
+        ],
     )
     return 0
 

@@ -231,8 +231,7 @@ def _opening(event: RunStarted) -> str:
     if event.total is not None:
         done = f" ({event.done} finished before)" if event.done else ""
         what = counted(event.total, "image") + done
-    lossless = "lossless" if event.lossless else "not lossless"
-    return f"sjdvp: {what} to {event.out}; decoder {event.decoder}, {lossless}"
+    return f"sjdvp: {what} to {event.out}; decoder {event.decoder}, {event.lossless}"
 
 
 def _image_line(row: Mapping[str, Any]) -> str:

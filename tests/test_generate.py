@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sjdvp.config import DecoderConfig, RunConfig, RunSettings
+from sjdvp.config import DecoderConfig, ModelConfig, RunConfig, RunSettings
 from sjdvp.errors import ConfigError, FolderError, PromptError
 from sjdvp.events import (
     GenerationStarted,
@@ -299,3 +299,11 @@ def test_preview_writes_nothing(tmp_path, ten_prompts):
     run(dataclasses.replace(request, selection=Selection(limit=4)))
     assert preview(request).done == 4
     assert preview(Request(config(), tmp_path / "new", stdin=io.BytesIO())).requested is None
+
+
+def test_the_opening_says_towards_which_weights_a_decoder_is_lossless(tmp_path):
+    events = []
+    quantized = dataclasses.replace(config(), model=ModelConfig(quantize="int8"))
+    run(Request(quantized, tmp_path / "out", inline=("a cat",)), listen=events.append)
+    (opening,) = [event for event in events if isinstance(event, RunStarted)]
+    assert opening.lossless == "lossless to int8 weights"

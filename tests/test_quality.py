@@ -285,6 +285,7 @@ def test_command(metrics, weights, run_folder, capsys):
 
     assert run(["eval", str(run_folder), "--clip", str(weights), "--json", "--device", "cpu"]) == 0
     (line,) = json.loads(capsys.readouterr().out)["runs"]
-    assert list(line) == ["run", "lossless", "images", "clip_score", "fid_clip", "fid"]
+    keys = ["run", "lossless", "quantize", "images", "clip_score", "fid_clip", "fid"]
+    assert list(line) == keys
     assert run(["eval", str(run_folder)]) == 2
     assert "eval needs --clip or --inception" in capsys.readouterr().err

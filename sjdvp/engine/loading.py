@@ -41,7 +41,8 @@ def open_engine(config: RunConfig) -> Iterator[Groups]:
             pick_batch_size(config, sized),
         )
 
-    where = f"{model.name} on {model.device}, {dtype_name(model.dtype)}"
+    quantized = f", {config.model.quantize} weights" if config.model.quantize else ""
+    where = f"{model.name} on {model.device}, {dtype_name(model.dtype)}{quantized}"
     batch = f"batch {pick_batch_size(config, model)}"
     yield Groups(make, config, description=f"{where}, {batch}")
 
