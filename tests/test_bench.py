@@ -29,7 +29,7 @@ PROMISED = {
 }  # fmt: skip
 
 
-def stand_in(decoder="sjd", window=4):
+def tiny_model(decoder="sjd", window=4):
     config = resolve("emoji", {"decoder.preset": decoder, "decoder.window": str(window)}).config
     return open_random_model(tiny(shape_of("emoji")), config, CPU, torch.float32), config
 
@@ -41,7 +41,7 @@ def test_every_profile_has_a_shape():
 
 
 def test_points_add_up():
-    model, config = stand_in()
+    model, config = tiny_model()
     points = list(bench(model, config, [1, 2], [2, 4], 5, trained=True))
     assert [(p.batch_size, p.window) for p in points] == [(1, 2), (1, 4), (2, 2), (2, 4)]
     for point in points:
@@ -95,7 +95,7 @@ def test_numbers_of_a_flag():
 
 def test_the_fastest_batch_is_stored_and_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model, config = stand_in()
+    model, config = tiny_model()
     assert load_fastest(config, CPU) is None and pick_batch_size(config, model) == 4
     save_fastest(config, CPU, Fastest(config.decoder.width, 7))
     assert pick_batch_size(config, model) == 7
@@ -117,7 +117,7 @@ INCOMPLETE = [
 @pytest.mark.parametrize("text", INCOMPLETE)
 def test_an_incomplete_file_counts_as_missing(monkeypatch, tmp_path, text):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _, config = stand_in()
+    _, config = tiny_model()
     save_fastest(config, CPU, Fastest(8, 7))
     (file,) = tmp_path.rglob("fastest-*.json")
     file.write_text(text)
@@ -128,7 +128,7 @@ def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(autotune, "_WINDOWS", (2, 4))
     monkeypatch.setattr(autotune, "_STEPS", 5)
-    model, _ = stand_in()
+    model, _ = tiny_model()
     opened = []
     monkeypatch.setattr(autotune, "load_model", lambda config: opened.append(config) or model)
     config = resolve("emoji", {"decoder.window": "auto", "run.batch_size": "2"}).config
@@ -146,7 +146,7 @@ def test_a_gpu_is_also_measured_with_the_window_of_the_published_results():
 
 def test_the_fastest_point_is_stored_for_each_question(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model, config = stand_in()
+    model, config = tiny_model()
     measured = list(bench(model, config, [1, 4], [2, 4], 5, trained=True))
     speeds = {(1, 2): 1.0, (1, 4): 2.0, (4, 2): 4.0, (4, 4): 3.0}
     points = [
@@ -174,7 +174,7 @@ def test_the_fastest_point_is_stored_for_each_question(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("decoder", ["ar", "coupled-vp"])
 def test_memory_is_computed_as_it_is_allocated(decoder):
-    model, config = stand_in(decoder, 1 if decoder == "ar" else 4)
+    model, config = tiny_model(decoder, 1 if decoder == "ar" else 4)
     engine = Engine(model, config, 1)
     allocated = sum(
         layer.keys.nbytes + layer.values.nbytes for layer in engine.runner._cache.kv_layers
@@ -195,7 +195,7 @@ def test_one_engine_is_alive_at_a_time(monkeypatch):
 
     most = []
     monkeypatch.setattr("sjdvp.bench.Engine", Counted)
-    model, config = stand_in()
+    model, config = tiny_model()
     gc.disable()
     try:
         list(bench(model, config, [1, 2], [2, 4], 2, trained=True))
@@ -205,7 +205,7 @@ def test_one_engine_is_alive_at_a_time(monkeypatch):
 
 
 def test_points_that_do_not_fit_are_left_out(monkeypatch):
-    model, config = stand_in()
+    model, config = tiny_model()
     monkeypatch.setattr(
         "sjdvp.bench.largest_batch", lambda model, config: 8 // config.decoder.width
     )

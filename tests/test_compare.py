@@ -193,7 +193,7 @@ def test_swept_runs_are_held_against_sjd_of_the_same_window(tmp_path):
     lines = {line.name: line for line in make_results(runs)}
     assert (
         lines["sjdvp,window=8"].speedups["sjd"]["nfe"].value == 1
-    )  # the stand-in's NFE depends on the window alone
+    )  # the fake's NFE depends on the window alone
     assert lines["sjd,window=8"].speedups["sjd"]["nfe"] is None
     assert lines["sjdvp,window=8"].speedups["ar"]["nfe"] is None
 

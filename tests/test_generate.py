@@ -1,4 +1,4 @@
-"""The main job, with a stand-in generator: what is on disk after it."""
+"""The main job, with a fake generator: what is on disk after it."""
 
 import dataclasses
 import hashlib

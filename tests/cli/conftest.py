@@ -14,7 +14,7 @@ import pytest
 from sjdvp.errors import StorageError
 from sjdvp.jobs import ImageResult, token_digest
 from sjdvp_cli.app import run
-from tests.analysis.stand_in import write_sums
+from tests.analysis.fake_sums import write_sums
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = "Settings", "Model", "Sampling", "Decoding", "Running"
@@ -96,7 +96,7 @@ class StandIn:
 
 @pytest.fixture
 def generator(monkeypatch):
-    """Put the stand-in where the engine would be; gives the configurations it was opened with."""
+    """Replace the engine by a fake; gives the configurations it was opened with."""
     opened = []
 
     def open_generator(config):

@@ -1,4 +1,4 @@
-"""`sjdvp compare` and `sjdvp report`, with a stand-in for the engines and everything else real."""
+"""`sjdvp compare` and `sjdvp report`, with fake engines and everything else real."""
 
 import io
 import json

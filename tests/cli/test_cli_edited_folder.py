@@ -40,7 +40,7 @@ def call(*arguments: object) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory) -> Iterator[Path]:
-    """A folder with a failed image that was tried twice, made by a stand-in for the engine."""
+    """A folder with a failed image that was tried twice, made by a fake engine."""
     folder = tmp_path_factory.mktemp("good")
     (folder / "prompts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
     with pytest.MonkeyPatch.context() as patch:

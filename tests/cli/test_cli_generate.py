@@ -1,4 +1,4 @@
-"""`sjdvp generate` and the commands that look at its folder, with a stand-in for the engine and
+"""`sjdvp generate` and the commands that read its folder, with a fake engine and
 everything else real.
 """
 

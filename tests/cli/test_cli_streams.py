@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PROMPTS = "tests/data/first32.txt"
 FULL = "No space left on device"
-# The stand-in generates in the real program, whose streams only `main` prepares.
+# The fake generates in the real program, whose streams only `main` prepares.
 PROGRAM = """
 from contextlib import nullcontext
 import sjdvp_cli.app, sjdvp_cli.generate

@@ -73,10 +73,10 @@ def test_memory_that_runs_out_in_a_capture_leaves_the_rest_eager(model64, monkey
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(CudaGraphStep, "_capture", no_memory)
-    replayed, state = CudaGraphStep(step(engine)), twin.state
+    graphs, state = CudaGraphStep(step(engine)), twin.state
     with torch.inference_mode():
         for kv_length in (20, 20, 34):
-            new, state = replayed(engine.state, kv_length), step(twin)(state, kv_length)
+            new, state = graphs(engine.state, kv_length), step(twin)(state, kv_length)
             assert new is engine.state
             assert all(map(torch.equal, new.tensors(), state.tensors()))
     assert tried == [20]
@@ -161,13 +161,13 @@ def test_replay_keeps_one_state(model64, monkeypatch):
     monkeypatch.setattr(
         CudaGraphStep, "_capture", lambda self, state, kv_length: EagerGraph(state, kv_length)
     )
-    replayed, state, other = CudaGraphStep(step(engine)), engine.state, twin.state
+    graphs, state, other = CudaGraphStep(step(engine)), engine.state, twin.state
     with torch.inference_mode():
         for kv_length in (20, 34, 34):
-            new, other = replayed(state, kv_length), step(twin)(other, kv_length)
+            new, other = graphs(state, kv_length), step(twin)(other, kv_length)
             assert new is engine.state and all(
                 torch.equal(a, b) for a, b in zip(new.tensors(), other.tensors(), strict=True)
             )
         state = State(*[tensor.clone() for tensor in new.tensors()])
-        assert replayed(state, 34) is new
+        assert graphs(state, 34) is new
     assert captured == [20, 34]
