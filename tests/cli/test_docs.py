@@ -99,6 +99,13 @@ def test_every_log_key_is_explained():
     assert [key for key in KEYS if key != "schema" and f"`{key}`" not in section] == []
 
 
+@pytest.mark.parametrize("command", ["generate", "prompts", "decode", "export", "check", "show"])
+def test_every_option_is_in_the_reference(command):
+    names = {name for option in app.CommandTable()[command].params for name in option.opts}
+    options = {name for name in names if name.startswith("--")} - {"--help"}
+    assert {name for name in options if not re.search(rf"{name}(?![\w-])", REFERENCE)} == set()
+
+
 def test_every_decoder_is_explained():
     page = (ROOT / "docs" / "decoders.md").read_text(encoding="utf-8")
     assert [name for name in PRESETS if f"`{name}`" not in page] == []
