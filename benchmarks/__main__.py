@@ -3,6 +3,7 @@ checkout.
 
     steps      a decode step and the bare forward pass, two models    about 3 minutes
     published  our step and a loop in the published style             about 4 minutes
+    wide       dense and sparse distributions, wide vocabularies      about 5 minutes
     latency    one image: the best lossless preset and `ar`           about 3 minutes
     images     images per second over batch sizes and windows         about 15 minutes
     startup    from the shell to the help and to the first image      about 2 minutes
@@ -20,11 +21,12 @@ import torch
 from benchmarks.expected import cards, expected
 from benchmarks.images import images
 from benchmarks.startup import startup
-from benchmarks.tables import latency, published, steps
+from benchmarks.tables import latency, published, steps, wide
 
 TABLES = {
     "steps": steps,
     "published": published,
+    "wide": wide,
     "latency": latency,
     "images": images,
     "startup": startup,
@@ -52,7 +54,7 @@ def main():
     add(
         "--dtypes", type=dtypes, default="float32,bfloat16", help="of the large model and of images"
     )
-    add("--windows", type=numbers, default="16,32", help="of steps, published and latency")
+    add("--windows", type=numbers, default="16,32", help="of steps, published, wide and latency")
     add("--repeats", type=int, default=5, help="measurements of each number, after one to warm up")
     add("--batches", type=numbers, default="1,8,32,48", help="of images; empty: only generate")
     add("--image-windows", type=numbers, default="1,4,8,16", help="of images")

@@ -8,10 +8,12 @@ from transformers import LlamaConfig, LlamaModel
 
 from benchmarks.engine_loop import EngineLoop
 from benchmarks.published_loop import PublishedLoop, Vocabulary
+from sjdvp.decode.distributions import Dense, Sparse
 from sjdvp.models import open_model
 from sjdvp.models.random_weights import open_random_model
 from sjdvp.models.shapes import ModelShape
 from sjdvp.profiles import resolve
+from sjdvp.sampling import n_support
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary()
@@ -53,6 +55,15 @@ def large(dtype, window):
     """Return our loop on the large model: `ar` with window 1, else the best lossless preset."""
     config = large_config("best" if window > 1 else "ar", window)
     return EngineLoop(large_model(dtype), config, 1, min(ACCEPT, window - 1))
+
+
+def wide(dtype, vocab_size, window):
+    """Return two loops on a model with a wide vocabulary: dense and sparse distributions."""
+    shape, config = replace(LARGE, vocab_size=vocab_size), large_config("best", window)
+    model = open_random_model(shape, config, CPU, dtype)
+    support = n_support(config.sampling, vocab_size)
+    forms = Dense(vocab_size, vocab_size), Sparse(vocab_size, support)
+    return [EngineLoop(model, config, 1, min(ACCEPT, window - 1), form) for form in forms]
 
 
 @cache

@@ -5,8 +5,10 @@ from functools import partial
 from benchmarks.counting import host_reads, passes
 from benchmarks.models import ACCEPT, large, small
 from benchmarks.models import published as published_loop
+from benchmarks.models import wide as wide_loops
 from benchmarks.timing import Stopwatch, in_turns, milliseconds, outside_ms, print_head, print_row
 
+WIDE = (65_536, 131_072)
 EMBEDDED = (("ar", 1), ("sjd", 16), ("sjdvp", 16), ("best", 16), ("best", 32))
 
 
@@ -57,6 +59,24 @@ def published(options):
             ms = _in_turns(options, milliseconds, theirs.step, ours.step)
             rest = _in_turns(options, outside_ms, theirs, ours)
             print_row(f"{_name(dtype)}, {window}", *ms, ms[0] / ms[1], *rest, *reads)
+
+
+def wide(options):
+    """Dense and sparse distributions: 365 M, preset best, wide vocabularies."""
+    print_head(
+        "Wide vocabularies: dense and sparse distributions",
+        "vocabulary", "dtype, window", "slot: dense MB", "sparse MB", "outside: dense ms",
+        "sparse ms", "dense / sparse", "step: dense ms", "sparse ms", "dense / sparse",
+    )  # fmt: skip
+    for dtype in options.dtypes:
+        for vocab_size in WIDE:
+            for window in options.windows:
+                dense, sparse = wide_loops(dtype, vocab_size, window)
+                mb = [f"{loop.state_mb():.1f}" for loop in (dense, sparse)]
+                rest = _in_turns(options, outside_ms, dense, sparse)
+                ms = _in_turns(options, milliseconds, dense.step, sparse.step)
+                names = f"{vocab_size:,}", f"{_name(dtype)}, {window}"
+                print_row(*names, *mb, *rest, rest[0] / rest[1], *ms, ms[0] / ms[1])
 
 
 def latency(options):

@@ -6,10 +6,11 @@ Dimension key, the suffix of every tensor whose shape is known; one letter has o
     A cells for the initialization `above` · U purposes of noise · G tokens of a GSD group ·
     M nearest tokens of a token · E size of a codebook vector · R sequences in the transformer
     (B, or 2B with guidance: conditional ones first) · P prompt tokens · C cache slots ·
-    D hidden size · N image tokens of one image
+    D hidden size · N image tokens of one image · Y numbers that store one distribution: V, or 2Z
+    where only Z tokens are listed (see `sjdvp.decode.distributions`)
 
 The window of slot b starts at image position n_B[b], the first that is not committed. Column w
-stands for position n + w: its target distribution is target_probs_BWV[b, w], its draft token
+stands for position n + w: its target distribution is target_probs_BWY[b, w], its draft token
 draft_BW[b, w]. The last column is never tested: its distribution gives the bonus token.
 """
 
@@ -116,12 +117,13 @@ class Verifier(Protocol):
 
     def __call__(
         self,
-        target_probs_BWV: Tensor,
-        draft_probs_BWV: Tensor,
+        target_probs_BWY: Tensor,
+        draft_probs_BWY: Tensor,
         draft_BW: Tensor,
         noise: "Noise",
+        /,
     ) -> Verdict:
-        """Test `draft_BW`, sampled from q `draft_probs_BWV`, against p `target_probs_BWV`.
+        """Test `draft_BW`, sampled from q `draft_probs_BWY`, against p `target_probs_BWY`.
 
         Every column but the last holds a draft token. The caller cuts what lies past the end.
         """
@@ -135,15 +137,16 @@ class Drafter(Protocol):
 
     def __call__(
         self,
-        probs_BWV: Tensor,
-        old_probs_BWV: Tensor,
+        probs_BWY: Tensor,
+        old_probs_BWY: Tensor,
         old_BW: Tensor,
         has_old_BW: Tensor,
         noise: "Noise",
+        /,
     ) -> Tensor:
-        """Return draft tokens distributed as `probs_BWV`, int64 [B, W].
+        """Return draft tokens distributed as `probs_BWY`, int64 [B, W].
 
-        Where `has_old_BW`, the position has a draft token `old_BW`, sampled from `old_probs_BWV`,
+        Where `has_old_BW`, the position has a draft token `old_BW`, sampled from `old_probs_BWY`,
         which may be kept.
         """
 

@@ -35,29 +35,34 @@ def to_probs(logits_BWV: Tensor, forced_BW: Tensor, sampling: SamplingConfig) ->
     other, and never rejected. Top-k keeps every logit that ties with the k-th, as the official
     samplers do. Temperature 0 is greedy: one-hot at the largest logit.
     """
-    x_BWV = logits_BWV.to(torch.promote_types(logits_BWV.dtype, torch.float32))
-    x_BWV = x_BWV / (sampling.temperature or 1.0)
+    x_BWV = scaled(logits_BWV, sampling)
     # So large that all others have probability 0. In place: the division made a copy.
     x_BWV[..., 0].masked_fill_(forced_BW, torch.finfo(x_BWV.dtype).max)
-    return _greedy(x_BWV) if sampling.temperature == 0 else _cut(x_BWV, sampling).softmax(-1)
+    if sampling.temperature == 0:
+        return _greedy(x_BWV)
+    return nucleus_of(top_k_of(x_BWV, sampling.top_k), sampling).softmax(-1)
 
 
-def one_hot_where(forced_BW: Tensor, probs_BWV: Tensor) -> Tensor:
-    """Return the distributions [B, W, V], one-hot at token 0 wherever `forced_BW`."""
-    probs_BWV = probs_BWV.masked_fill(forced_BW[..., None], 0.0)
-    probs_BWV[..., 0].masked_fill_(forced_BW, 1.0)
-    return probs_BWV
+def scaled(logits: Tensor, sampling: SamplingConfig) -> Tensor:
+    """Return a copy of the logits, in float32 or float64, divided by the temperature."""
+    x = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return x / (sampling.temperature or 1.0)
 
 
 def _greedy(x: Tensor) -> Tensor:
     return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
 
 
-def _cut(x: Tensor, sampling: SamplingConfig) -> Tensor:
-    """Return the logits, -inf outside top-k, top-p and min-p."""
-    if 0 < sampling.top_k < x.shape[-1]:
-        kth = x.topk(sampling.top_k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
-        x = x.masked_fill(x < kth, -math.inf)
+def top_k_of(x: Tensor, k: int) -> Tensor:
+    """Return the logits [..., V], -inf outside top-k; k = 0 is off."""
+    if not 0 < k < x.shape[-1]:
+        return x
+    kth = x.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    return x.masked_fill(x < kth, -math.inf)
+
+
+def nucleus_of(x: Tensor, sampling: SamplingConfig) -> Tensor:
+    """Return the logits [..., V], -inf outside top-p and min-p."""
     if sampling.top_p < 1:
         x = x.masked_fill(_outside_nucleus(x, sampling.top_p), -math.inf)
     if sampling.min_p > 0:
@@ -135,6 +140,11 @@ def too_wide(probs_BWV: Tensor, n_support: int) -> Tensor:
     Gumbel-max sampling would leave some of them out.
     """
     return probs_BWV.count_nonzero(-1).amax(-1) > n_support
+
+
+def not_finite(logits_BWV: Tensor) -> Tensor:
+    """Return NaN for sequences with a logit that is not finite, 0 for the others [B]."""
+    return (logits_BWV * 0).sum((-1, -2))
 
 
 def residual(p: Tensor, q: Tensor, has_q: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import models
 from benchmarks.counting import host_reads
-from benchmarks.tables import latency, published, steps
+from benchmarks.tables import latency, published, steps, wide
 
 pytestmark = pytest.mark.process
 
@@ -66,11 +66,12 @@ def test_images_of_the_published_loop(tiny, accept):
 
 def test_tables(tiny, capsys, monkeypatch):
     monkeypatch.setattr("benchmarks.tables.EMBEDDED", [("sjd", 4)])
-    for table in (steps, published, latency):
+    monkeypatch.setattr("benchmarks.tables.WIDE", [10_000])
+    for table in (steps, published, latency, wide):
         table(Namespace(dtypes=[torch.float32], windows=[4], repeats=2, step="eager"))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert len(lines) == 3 * 2 + 1 + 2 + 1 + 1
-    for title, _, *rows in (lines[:5], lines[5:8], lines[8:]):
+    assert len(lines) == 4 * 2 + 1 + 2 + 1 + 1 + 1
+    for title, _, *rows in (lines[:5], lines[5:8], lines[8:11], lines[11:]):
         assert {row.count("|") for row in rows} == {title.count("|")}
 
 

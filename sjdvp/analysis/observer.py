@@ -72,7 +72,7 @@ class Observer:
             | iterations.rises(seen, self._top_k)
             | iterations.distances(seen, self._predict, self._top_k, committed_BW)
             | iterations.tests(
-                before.draft_probs_BWV,
+                decoder.form.dense(before.draft_probs_BWY),
                 target_probs_BWV,
                 is_draft_BW,
                 is_draft_BW & (column_W < n_new_B[:, None]),

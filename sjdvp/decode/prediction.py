@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sjdvp.config import PredictionConfig
+from sjdvp.decode.distributions import Form
 from sjdvp.decode.state import State, take
 
 _FLOOR = 1e-6  # added to a probability before its logarithm: a token new in the top-k had none
@@ -21,8 +22,9 @@ _MARGIN = 0.01  # by which share another prediction must beat the plain distribu
 
 def predict(
     config: PredictionConfig,
+    form: Form,
     state: State,
-    target_probs_BWV: Tensor,
+    target_probs_BWY: Tensor,
     is_new_BW: Tensor,
     source: tuple[Tensor, Tensor],
     enters_BW: Tensor,
@@ -31,26 +33,26 @@ def predict(
 
     `is_new_BW` marks the columns that were committed, `enters_BW` those that enter the window;
     their prediction has no meaning. `source` indexes the slot and the column that each column comes
-    from. The result is p' [B, W, V] and fields of `State` by name.
+    from. The result is p' [B, W, Y] and fields of `State` by name.
     """
     if config.kind == "none":
-        return target_probs_BWV[source], {}
-    newest_BWHV = _slide(target_probs_BWV, state.history_BWLV, source)
+        return target_probs_BWY[source], {}
+    newest_BWHY = _slide(target_probs_BWY, state.history_BWLY, source)
     age_BW = state.age_BW[source]
-    p_BWV, L = newest_BWHV[:, :, 0], state.history_BWLV.shape[2]
-    top_BWT = p_BWV.topk(n_top(config, p_BWV.shape[-1]), dim=-1).indices
-    newest_BWHT = newest_BWHV.gather(-1, top_BWT[:, :, None].expand(-1, -1, L + 1, -1))
+    p_BWY, L = newest_BWHY[:, :, 0], state.history_BWLY.shape[2]
+    top_BWT = form.top(p_BWY, n_top(config, form.n_tokens))
+    newest_BWHT = form.at(newest_BWHY, top_BWT[:, :, None].expand(-1, -1, L + 1, -1))
     predicted_BKWT = predictions(config, newest_BWHT.transpose(1, 2), age_BW)
     changed = {
-        "history_BWLV": newest_BWHV[:, :, :L],
+        "history_BWLY": newest_BWHY[:, :, :L],
         "age_BW": (age_BW + 1).masked_fill(enters_BW, 0),
     }
     chosen_BWT = predicted_BKWT[:, 0]
     if n_compared(config):
-        error_BK = _errors(state, target_probs_BWV, is_new_BW.logical_and(state.age_BW))
+        error_BK = _errors(form, state, target_probs_BWY, is_new_BW.logical_and(state.age_BW))
         chosen_BWT = _choose(predicted_BKWT, error_BK)
         changed |= {"top_BWT": top_BWT, "predicted_BKWT": predicted_BKWT, "error_BK": error_BK}
-    return p_BWV.scatter(-1, top_BWT, chosen_BWT), changed
+    return form.put(p_BWY, top_BWT, chosen_BWT), changed
 
 
 def predictions(config: PredictionConfig, newest_BHWT: Tensor, age_BW: Tensor) -> Tensor:
@@ -126,9 +128,9 @@ def scaled(p_BWT: Tensor, gains: list[Tensor], clip: float) -> Tensor:
     return log_BKWT.softmax(-1) * p_BWT.sum(-1, keepdim=True)[:, None]
 
 
-def n_top(config: PredictionConfig, vocab_size: int) -> int:
-    """Return how many tokens of a distribution prediction may change, T."""
-    return min(config.top_k or vocab_size, vocab_size)
+def n_top(config: PredictionConfig, n_tokens: int) -> int:
+    """Return how many of a distribution's `n_tokens` tokens prediction may change, T."""
+    return min(config.top_k or n_tokens, n_tokens)
 
 
 def n_compared(config: PredictionConfig) -> int:
@@ -141,23 +143,23 @@ def n_history(config: PredictionConfig) -> int:
     return 0 if config.kind == "none" else config.history
 
 
-def _slide(probs_BWV: Tensor, history_BWLV: Tensor, source: tuple[Tensor, Tensor]) -> Tensor:
-    """Return this iteration's distributions and the history before it [B, W, L+1, V], slid.
+def _slide(probs_BWY: Tensor, history_BWLY: Tensor, source: tuple[Tensor, Tensor]) -> Tensor:
+    """Return this iteration's distributions and the history before it [B, W, L+1, Y], slid.
 
     Put together in three dimensions: torch.compile takes a stack of distributions, which has four,
     for images and lays it out channels last.
     """
-    newest_BWD = torch.cat([probs_BWV, history_BWLV.flatten(2)], -1)
-    return newest_BWD[source].unflatten(-1, (-1, probs_BWV.shape[-1]))
+    newest_BWD = torch.cat([probs_BWY, history_BWLY.flatten(2)], -1)
+    return newest_BWD[source].unflatten(-1, (-1, probs_BWY.shape[-1]))
 
 
-def _errors(state: State, target_probs_BWV: Tensor, counts_BW: Tensor) -> Tensor:
+def _errors(form: Form, state: State, target_probs_BWY: Tensor, counts_BW: Tensor) -> Tensor:
     """Update the running distance (L1) of each prediction from the distribution that came [B, K].
 
     Only positions committed now count: the choice for a later position never depends on that
     position's own draft. Predictions differ at the T tokens alone, so the distance is taken there.
     """
-    came_B1WT = target_probs_BWV.gather(-1, state.top_BWT)[:, None]
+    came_B1WT = form.at(target_probs_BWY, state.top_BWT)[:, None]
     missed_BKWT = (state.predicted_BKWT - came_B1WT) * counts_BW[:, None, :, None]
     missed_BK = torch.linalg.vector_norm(missed_BKWT, 1, (-1, -2))
     n_counted_B1 = counts_BW.sum(-1, keepdim=True, dtype=missed_BK.dtype)

@@ -14,6 +14,7 @@ class State:
     """The state of B slots. A slot with n_B == S is idle: it commits nothing and may be refilled.
 
     Probabilities are stored in float32 (float64 for a float64 model), counts and tokens in int64.
+    A distribution is stored as Y numbers, see `sjdvp.decode.distributions`.
     """
 
     key_B: Tensor  # key of the slot's noise, made from the image seed
@@ -23,13 +24,13 @@ class State:
     tokens_BS: Tensor  # committed tokens; W more, so that a whole window can be written anywhere
     accept_map_BS: Tensor  # bool: the token was accepted, not resampled and no bonus; W more
     draft_BW: Tensor
-    draft_probs_BWV: Tensor  # q: the distribution each draft token was sampled from
-    history_BWLV: Tensor  # the last L target distributions of each position, newest first
+    draft_probs_BWY: Tensor  # q: the distribution each draft token was sampled from
+    history_BWLY: Tensor  # the last L target distributions of each position, newest first
     age_BW: Tensor  # how many it has had
     top_BWT: Tensor  # the T most probable tokens of the newest distribution
     predicted_BKWT: Tensor  # the K predicted distributions at these tokens
     error_BK: Tensor  # running distance between each prediction and what came
-    recent_BAV: Tensor  # newest target distribution in each cell of the layout; at first uniform
+    recent_BAY: Tensor  # newest target distribution in each cell of the layout; at first uniform
     bad_B: Tensor  # bool: its logits could not be sampled from
 
     def tensors(self) -> list[Tensor]:

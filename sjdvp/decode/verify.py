@@ -1,6 +1,6 @@
 """Verification: how many draft tokens of a window are accepted, and the token that follows them.
 
-`rejection_sampling` and `SameNoise` are lossless. `Lantern` and `Gsd` are relaxed: they accept
+`RejectionSampling` and `SameNoise` are lossless. `Lantern` and `Gsd` are relaxed: they accept
 more draft tokens, and the output distribution is no longer exactly the model's. They replace only
 the test of a draft token; a coupled drafter keeps its drafts by the exact rule all the same.
 """
@@ -12,28 +12,36 @@ import torch
 from torch import Tensor
 
 from sjdvp.config import DecoderConfig, RelaxConfig
+from sjdvp.decode.distributions import Form, probability_of
 from sjdvp.decode.state import take
 from sjdvp.interfaces import Verdict, Verifier
 from sjdvp.rng import Noise, Purpose
-from sjdvp.sampling import gumbel_sample, keeps, probability_of, residual, running_sum, sample
+from sjdvp.sampling import keeps, running_sum
 
 
-def rejection_sampling(
-    target_probs_BWV: Tensor,
-    draft_probs_BWV: Tensor,
-    draft_BW: Tensor,
-    noise: Noise,
-) -> Verdict:
+@dataclass(frozen=True)
+class RejectionSampling:
     """Accept x with probability min(1, p(x)/q(x)), else sample (p - q)+ normalised.
 
     Speculative sampling, arXiv 2211.17192. The bonus token is sampled from p: q counts as zero in
-    the last column. See `sjdvp.interfaces.Verifier`.
+    the last column.
     """
-    p_BW = probability_of(target_probs_BWV, draft_BW)
-    q_BW = probability_of(draft_probs_BWV, draft_BW)
-    accepted_B = n_leading(keeps(p_BW, q_BW, noise.ticks_BW(Purpose.ACCEPT)))
-    p_BV = take(target_probs_BWV, accepted_B)
-    return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, accepted_B, noise))
+
+    form: Form
+
+    def __call__(
+        self,
+        target_probs_BWY: Tensor,
+        draft_probs_BWY: Tensor,
+        draft_BW: Tensor,
+        noise: Noise,
+    ) -> Verdict:
+        """See `sjdvp.interfaces.Verifier`."""
+        p_BW = probability_of(self.form, target_probs_BWY, draft_BW)
+        q_BW = probability_of(self.form, draft_probs_BWY, draft_BW)
+        accepted_B = n_leading(keeps(p_BW, q_BW, noise.ticks_BW(Purpose.ACCEPT)))
+        p_BY = take(target_probs_BWY, accepted_B)
+        return Verdict(accepted_B, resample(self.form, p_BY, draft_probs_BWY, accepted_B, noise))
 
 
 @dataclass(frozen=True)
@@ -44,17 +52,17 @@ class SameNoise:
     same seed, whatever was drafted; q is not used.
     """
 
-    n_support: int  # see `sjdvp.sampling.gumbel_sample`
+    form: Form
 
     def __call__(
         self,
-        target_probs_BWV: Tensor,
-        draft_probs_BWV: Tensor,
+        target_probs_BWY: Tensor,
+        draft_probs_BWY: Tensor,
         draft_BW: Tensor,
         noise: Noise,
     ) -> Verdict:
         """See `sjdvp.interfaces.Verifier`."""
-        token_BW = gumbel_sample(target_probs_BWV, noise, self.n_support)
+        token_BW = self.form.gumbel_sample(target_probs_BWY, noise)
         accepted_B = n_leading(token_BW == draft_BW)
         return Verdict(accepted_B, take(token_BW, accepted_B))
 
@@ -69,6 +77,7 @@ class Lantern:
     in p before (p - q)+ is sampled.
     """
 
+    form: Form  # dense: any token may lend or be in a cluster
     config: RelaxConfig
     neighbours_VM: Tensor  # the M nearest tokens of each token, nearest first, itself left out
 
@@ -82,12 +91,12 @@ class Lantern:
         """See `sjdvp.interfaces.Verifier`."""
         near_BWM = self.neighbours_VM[draft_BW]
         near_p_BWM = target_probs_BWV.gather(-1, near_BWM)
-        p_BW = probability_of(target_probs_BWV, draft_BW)
+        p_BW = probability_of(self.form, target_probs_BWV, draft_BW)
         delta_BW = torch.full_like(p_BW, self.config.delta)
         budget_BW = self.config.scale * p_BW if self.config.scale > 0 else delta_BW
         lends_BWM = running_sum(near_p_BWM) <= running_sum(budget_BW[..., None])
         lent_BW = (near_p_BWM * lends_BWM).sum(-1)
-        q_BW = probability_of(draft_probs_BWV, draft_BW)
+        q_BW = probability_of(self.form, draft_probs_BWV, draft_BW)
         ticks_BW = noise.ticks_BW(Purpose.ACCEPT)
         accepted_B = n_leading(keeps(p_BW + lent_BW, q_BW, ticks_BW))
 
@@ -99,7 +108,7 @@ class Lantern:
         was_rejected_B1 = (accepted_B < draft_BW.shape[1] - 1)[:, None]
         usable_B1 = was_rejected_B1 & (rest_BV.sum(-1, keepdim=True) > 0)
         p_BV = torch.where(usable_B1, rest_BV, p_BV)
-        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, accepted_B, noise))
+        return Verdict(accepted_B, resample(self.form, p_BV, draft_probs_BWV, accepted_B, noise))
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ class Gsd:
     is nearer than `distance`. On a rejection, the plain (p - q)+ is sampled.
     """
 
+    form: Form  # dense: any token may lend or be in a cluster
     config: RelaxConfig
     codebook_VE: Tensor
 
@@ -124,7 +134,7 @@ class Gsd:
         """See `sjdvp.interfaces.Verifier`."""
         p_BWG, token_BWG, is_token_BWG = self._group(target_probs_BWV, draft_BW)
         is_x_BWG = token_BWG == draft_BW[..., None]
-        p_BW1 = probability_of(target_probs_BWV, draft_BW)[..., None]
+        p_BW1 = probability_of(self.form, target_probs_BWV, draft_BW)[..., None]
         apart_BWGE = self.codebook_VE[token_BWG] - self.codebook_VE[draft_BW][..., None, :]
         is_similar_BWG = ((p_BWG - p_BW1).abs() < self.config.delta) & (
             apart_BWGE.norm(dim=-1) < self.config.distance
@@ -134,7 +144,7 @@ class Gsd:
         q_BW = (draft_probs_BWV.gather(-1, token_BWG) * in_cluster_BWG).sum(-1)
         accepted_B = n_leading(keeps(p_BW, q_BW, noise.ticks_BW(Purpose.ACCEPT)))
         p_BV = take(target_probs_BWV, accepted_B)
-        return Verdict(accepted_B, resample(p_BV, draft_probs_BWV, accepted_B, noise))
+        return Verdict(accepted_B, resample(self.form, p_BV, draft_probs_BWV, accepted_B, noise))
 
     def _group(self, probs_BWV: Tensor, token_BW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the tokens around `token_BW` in rank: probabilities, tokens, and which exist."""
@@ -156,28 +166,30 @@ def n_leading(ok_BW: Tensor) -> Tensor:
     return ok_BW[:, :-1].cumprod(-1, dtype=torch.int64).sum(-1)
 
 
-def resample(p_BV: Tensor, draft_probs_BWV: Tensor, accepted_B: Tensor, noise: Noise) -> Tensor:
+def resample(
+    form: Form, p_BY: Tensor, draft_probs_BWY: Tensor, accepted_B: Tensor, noise: Noise
+) -> Tensor:
     """Sample the token after the accepted ones from (p - q)+ normalised, int64 [B].
 
     In the last column, which holds no draft token, q counts as zero.
     """
-    was_rejected_B1 = (accepted_B < draft_probs_BWV.shape[1] - 1)[:, None]
-    rest_BV = residual(p_BV, take(draft_probs_BWV, accepted_B), was_rejected_B1)
-    return sample(rest_BV, take(noise.ticks_BW(Purpose.RESAMPLE), accepted_B))
+    was_rejected_B1 = (accepted_B < draft_probs_BWY.shape[1] - 1)[:, None]
+    ticks_B = take(noise.ticks_BW(Purpose.RESAMPLE), accepted_B)
+    return form.sample_residual(p_BY, take(draft_probs_BWY, accepted_B), was_rejected_B1, ticks_B)
 
 
 def make_verifier(
     config: DecoderConfig,
+    form: Form,
     codebook: Callable[[], Tensor],
     neighbours: Callable[[Tensor, int], Tensor],
-    n_support: int,
 ) -> Verifier:
     """Build the verifier that a configuration names; see `sjdvp.decode.decoder.make_decoder`."""
     if config.verifier == "lantern":
-        return Lantern(config.relax, neighbours(codebook(), config.relax.neighbours))
+        return Lantern(form, config.relax, neighbours(codebook(), config.relax.neighbours))
     if config.verifier == "gsd":
-        return Gsd(config.relax, codebook())
-    return SameNoise(n_support) if config.verifier == "same-noise" else rejection_sampling
+        return Gsd(form, config.relax, codebook())
+    return SameNoise(form) if config.verifier == "same-noise" else RejectionSampling(form)
 
 
 def nearest(codebook_VE: Tensor, k: int, chunk: int = 1024) -> Tensor:

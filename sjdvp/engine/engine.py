@@ -197,7 +197,7 @@ class Engine:
     def _bad_logits(self) -> ImageError:
         """Return the error of a sequence whose logits cannot be sampled from."""
         ties = ""
-        if self.decoder.n_support < self.model.layout.vocab_size:
+        if self.decoder.form.n_support < self.model.layout.vocab_size:
             ties = f", or more than {MOST_TIES} that tie with the k-th of top-k"
         return ImageError(
             f"the model gave logits that are not finite{ties}",

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from sjdvp.analysis.observer import Observer
 from sjdvp.config import PredictionConfig, SamplingConfig
 from sjdvp.decode.step import decode_step
 from sjdvp.sampling import to_probs
-from tests.decode.helpers import TableModel, decoder, run
+from tests.decode.helpers import SPARSE, TOP_3, TableModel, decoder, run
 
 S = 9
 MODEL = TableModel(vocab_size=3, forced=[i % 4 == 3 for i in range(S)], stride=4, sharpness=1.0)
@@ -59,7 +59,7 @@ class SlowStatistics:
                         bool(after.accept_map_BS[row, n + w]),
                     )
                     if w < the_decoder.window - 1:
-                        q = before.draft_probs_BWV[row, w].tolist()
+                        q = the_decoder.form.dense(before.draft_probs_BWY)[row, w].tolist()
                         self.sums["drafts", w] += 1
                         self.sums["overlap", w] += sum(map(min, q, distribution))
                     self.lives[row, n + w].append(distribution)
@@ -245,6 +245,27 @@ def test_watching_changes_nothing():
     )
     *_, tokens, nfe = watched()
     assert torch.equal(tokens, plain[0]) and torch.equal(nfe, plain[1])
+
+
+def test_sums_are_the_same_when_distributions_are_sparse():
+    model = replace(MODEL, vocab_size=4)
+
+    def seen(form):
+        parts = "coupled", "above", "published", 4, "rejection"
+        the_decoder = decoder(*parts, TOP_3, model, form)
+        cpu = torch.device("cpu")
+        watch = Observer(the_decoder, PredictionConfig(history=3), 3, torch.float64, cpu)
+
+        def step(the_decoder, before, logits):
+            after = decode_step(the_decoder, before, logits)
+            watch.see(before, logits, after)
+            return after
+
+        run(model, the_decoder, SEEDS, 3, torch.float64, step)
+        found = metrics_of({(seed, 0): watch.take(seed) for seed in SEEDS})
+        return (*found.window.overlap[:-1], *found.window.accepted[:-1], found.growth.over_window)
+
+    assert seen(SPARSE) == pytest.approx(seen(None))
 
 
 def test_rows_do_not_matter():

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from scipy.stats import chisquare
@@ -11,6 +11,7 @@ from torch import Tensor
 from sjdvp import rng
 from sjdvp.config import DecoderConfig, PredictionConfig, RelaxConfig, SamplingConfig
 from sjdvp.decode.decoder import Decoder, make_decoder
+from sjdvp.decode.distributions import Sparse
 from sjdvp.decode.state import State
 from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.decode.verify import nearest
@@ -216,6 +217,9 @@ def p_of(model: TableModel, images: Tensor, joint: tuple[Tensor, Tensor]) -> flo
 
 
 SMALL = TableModel(vocab_size=3, forced=[False, False, True, False, False, True, False], stride=3)
+# The same with a token more, which top-k leaves out: so its distributions can be sparse.
+WIDE = replace(SMALL, vocab_size=4)
+TOP_3, SPARSE = SamplingConfig(temperature=0.9, top_k=3), Sparse(vocab_size=4, n_support=3)
 DRAFTERS = ("independent", "coupled", "gumbel")
 INITIALIZATIONS = ("uniform", "above", "left", "repeat")
 PREDICTIONS = ("none", "published", "momentum", "adaptive")
@@ -232,6 +236,7 @@ def decoder(
     verifier="rejection",
     sampling=SAMPLING,
     model=SMALL,
+    form=None,
 ):
     # One rise and a short history, so that the prediction acts within images this small.
     predict = PredictionConfig(
@@ -245,7 +250,7 @@ def decoder(
         prediction=predict,
         relax=RELAXED,
     )
-    return make_decoder(config, sampling, model.layout, codebook, nearest)
+    return make_decoder(config, sampling, model.layout, codebook, nearest, form)
 
 
 def codebook():

@@ -30,9 +30,10 @@ class Position:
 class Image:
     """One image that is decoded with `decode`; afterwards `tokens` and `nfe` are the result."""
 
-    def __init__(self, model, config, sampling, seed, near, codebook):
+    def __init__(self, model, config, sampling, seed, near, codebook, sparse=False):
         self.model, self.config, self.sampling = model, config, sampling
         self.near, self.codebook = near, codebook  # of the relaxed verifiers
+        self.sparse = sparse  # how the fast step stores distributions: it shows in one place
         self.key = rng.keys([seed])[0]
         self.V, self.S, self.W = model.vocab_size, len(model.forced), config.window
         self.tokens, self.nfe = [], 0
@@ -193,10 +194,10 @@ class Image:
     # Drafting.
 
     def draft(self, i, q, old):
-        if self.config.drafter == "gumbel":
-            return self.gumbel_max(q, i)
         u = self.u(i, Purpose.DRAFT)
-        if self.config.drafter == "independent" or old is None:
+        if self.config.drafter == "gumbel" and not (self.sparse and len(set(q)) == 1):
+            return self.gumbel_max(q, i)
+        if self.config.drafter != "coupled" or old is None:
             return self.sample(q, u)
         if self.u(i, Purpose.KEEP) * old.q[old.draft] < q[old.draft]:
             return old.draft

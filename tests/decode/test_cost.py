@@ -78,7 +78,7 @@ def test_noise_for_the_support_alone_is_a_tenth_of_the_bytes():
     with Writes() as whole:
         noise.exponential_BWT(rng.counters(0, V, torch.device("cpu")).expand(1, 32, -1))
     with Writes() as support:
-        noise.exponential_BWT(torch.arange(decoder.verifier.n_support).expand(1, 32, -1))
+        noise.exponential_BWT(torch.arange(decoder.form.n_support).expand(1, 32, -1))
     assert 10 * support.n_bytes < whole.n_bytes
 
 

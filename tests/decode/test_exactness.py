@@ -13,7 +13,11 @@ from sjdvp.config import LOSSLESS, PredictionConfig, SamplingConfig
 from sjdvp.decode.step import decode_step
 from tests.decode.helpers import (
     COMBINATIONS,
+    SAMPLING,
     SMALL,
+    SPARSE,
+    TOP_3,
+    WIDE,
     GuidedModel,
     TableModel,
     decoder,
@@ -32,6 +36,16 @@ def test_every_lossless_combination_draws_the_models_probs(number, parts):
     assert p_value(SMALL, decoder(*parts, window=window), n=4_000, seed=number) > ALARM
 
 
+def sparse(*parts, window, verifier="rejection"):
+    return decoder(*parts, window, verifier, TOP_3, WIDE, SPARSE)
+
+
+@pytest.mark.parametrize(("number", "parts"), NUMBERED)
+def test_every_lossless_combination_draws_the_models_probs_when_sparse(number, parts):
+    window = (2, 3, 5)[number % 3]
+    assert p_value(WIDE, sparse(*parts, window=window), n=4_000, seed=number) > ALARM
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [2, 3, 5])
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
@@ -41,6 +55,17 @@ def test_every_lossless_combination_draws_the_models_probs_100_000_times(parts, 
         p_value(SMALL, decoder(*parts, window=window, verifier=verifier), n=100_000, seed=window)
         > ALARM
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [2, 3, 5])
+@pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
+@pytest.mark.parametrize("parts", COMBINATIONS)
+def test_every_lossless_combination_draws_the_models_probs_when_sparse_100_000_times(
+    parts, verifier, window
+):
+    tested = sparse(*parts, window=window, verifier=verifier)
+    assert p_value(WIDE, tested, n=100_000, seed=window) > ALARM
 
 
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
@@ -92,7 +117,7 @@ def store_the_plain_probs(decoder, state, logits):
     """
     predicted = decode_step(decoder, state, logits)
     plain = decode_step(replace(decoder, prediction=PredictionConfig()), state, logits)
-    return replace(predicted, draft_probs_BWV=plain.draft_probs_BWV)
+    return replace(predicted, draft_probs_BWY=plain.draft_probs_BWY)
 
 
 def keep_the_old_probs(decoder, state, logits):
@@ -104,25 +129,28 @@ def keep_the_old_probs(decoder, state, logits):
     inside = moved < decoder.window - 1
     source = moved.clamp(max=decoder.window - 1)
     kept = inside & (new.draft_BW == state.draft_BW.gather(1, source))
-    old_probs = state.draft_probs_BWV.gather(1, source[..., None].expand_as(state.draft_probs_BWV))
+    old_probs = state.draft_probs_BWY.gather(1, source[..., None].expand_as(state.draft_probs_BWY))
     return replace(
-        new, draft_probs_BWV=torch.where(kept[..., None], old_probs, new.draft_probs_BWV)
+        new, draft_probs_BWY=torch.where(kept[..., None], old_probs, new.draft_probs_BWY)
     )
 
 
 SLIPS = [
-    ("independent", "published", store_the_plain_probs),
-    ("coupled", "none", keep_the_old_probs),
+    ("independent", "published", store_the_plain_probs, (SAMPLING, SMALL, None)),
+    ("coupled", "none", keep_the_old_probs, (SAMPLING, SMALL, None)),
+    ("coupled", "none", keep_the_old_probs, (TOP_3, WIDE, SPARSE)),
 ]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("drafter", "prediction", "slip"), SLIPS)
-def test_a_stored_probs_that_is_not_the_probs_of_the_draw_is_caught(drafter, prediction, slip):
-    sharp = replace(
-        SMALL, sharpness=2.5
-    )  # distributions that move more, so that the bias shows in fewer images
-    wrong = decoder(drafter, "uniform", prediction, 5, model=sharp)
+@pytest.mark.parametrize(("drafter", "prediction", "slip", "stored"), SLIPS)
+def test_a_stored_probs_that_is_not_the_probs_of_the_draw_is_caught(
+    drafter, prediction, slip, stored
+):
+    sampling, model, form = stored
+    # Distributions that move more, so that the bias shows in fewer images.
+    sharp = replace(model, sharpness=2.5)
+    wrong = decoder(drafter, "uniform", prediction, 5, "rejection", sampling, sharp, form)
     assert p_value(sharp, wrong, n=30_000, seed=1, step=slip) < ALARM
     assert p_value(sharp, wrong, n=30_000, seed=1) > ALARM
 
@@ -141,30 +169,28 @@ LONG = TableModel(
 )
 
 
+FORMS = {"dense": (LONG, SAMPLING, None), "sparse": (replace(LONG, vocab_size=4), TOP_3, SPARSE)}
+
+
 @pytest.fixture(scope="module")
-def plain_sample():
-    images, nfe = run(
-        LONG,
-        decoder("gumbel", window=1, verifier="same-noise", model=LONG),
-        list(range(40, 47)),
-        1,
-        torch.float64,
-    )
-    assert set(nfe.tolist()) == {LONG.layout.length - 1}
-    return images
+def plain_samples():
+    """Images decoded token by token, in the dense form."""
+    samples = {}
+    for name, (model, sampling, _) in FORMS.items():
+        plain = decoder("gumbel", "uniform", "none", 1, "same-noise", sampling, model)
+        samples[name], nfe = run(model, plain, list(range(40, 47)), 1, torch.float64)
+        assert set(nfe.tolist()) == {LONG.layout.length - 1}
+    return samples
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
-def test_same_noise_is_the_plain_sample_token_for_token(number, parts, plain_sample):
+def test_same_noise_is_the_plain_sample_token_for_token(number, parts, form, plain_samples):
     window, batch_size = (1, 2, 5, 12)[number % 4], (1, 3, 7)[number % 3]
-    images, _ = run(
-        LONG,
-        decoder(*parts, window, "same-noise", model=LONG),
-        list(range(40, 47)),
-        batch_size,
-        torch.float64,
-    )
-    assert torch.equal(images, plain_sample)
+    model, sampling, sparse_form = FORMS[form]
+    tested = decoder(*parts, window, "same-noise", sampling, model, sparse_form)
+    images, _ = run(model, tested, list(range(40, 47)), batch_size, torch.float64)
+    assert torch.equal(images, plain_samples[form])
 
 
 @pytest.mark.parametrize("parts", COMBINATIONS)

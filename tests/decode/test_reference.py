@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sjdvp.config import DecoderConfig, SamplingConfig, from_table
+from sjdvp.config import LOSSLESS, DecoderConfig, SamplingConfig, from_table
 from sjdvp.decode.decoder import make_decoder
+from sjdvp.decode.distributions import Dense, Sparse
 from sjdvp.decode.verify import nearest
 from sjdvp.interfaces import ImageLayout
 from sjdvp.presets import GREEDY, PRESETS
@@ -22,19 +23,29 @@ SEEDS = [40, 41, 42]
 INITIALIZATIONS = {1: "uniform", 3: "left", 7: "repeat", 30: "above"}
 
 
+FORMS = {name: [Dense(6, 6)] for name in PRESETS} | {
+    name: [Dense(6, 6), Sparse(6, 5)]
+    for name in PRESETS
+    if name not in GREEDY and LOSSLESS[PRESETS[name]["verifier"]]
+}
+
+
 @pytest.mark.parametrize(("window", "batch_size"), [(1, 1), (3, 2), (7, 1), (30, 3)])
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_step_equals_the_reference(name, window, batch_size):
+@pytest.mark.parametrize(
+    ("name", "form"), [(name, form) for name in PRESETS for form in FORMS[name]]
+)
+def test_the_step_equals_the_reference(name, form, window, batch_size):
     config = from_table(DecoderConfig, {**PRESETS[name], "preset": name, "window": window})
     # The preset's own initialization, and every other one once.
     for init in (config.init, INITIALIZATIONS[window]):
         prediction = replace(config.prediction, top_k=4)
         config = replace(config, init=init, prediction=prediction)
         sampling = SamplingConfig(temperature=0.0 if name in GREEDY else 0.9, top_k=5)
-        decoder = make_decoder(config, sampling, MODEL.layout, lambda: CODEBOOK, nearest)
+        decoder = make_decoder(config, sampling, MODEL.layout, lambda: CODEBOOK, nearest, form)
         tokens, nfe = run(MODEL, decoder, SEEDS, batch_size, torch.float64)
         for seed, fast, fast_nfe in zip(SEEDS, tokens.tolist(), nfe.tolist(), strict=True):
-            slow = Image(MODEL, config, sampling, seed, NEAR, CODEBOOK.tolist())
+            sparse = isinstance(form, Sparse)
+            slow = Image(MODEL, config, sampling, seed, NEAR, CODEBOOK.tolist(), sparse)
             assert slow.decode() == (fast, fast_nfe)
 
 

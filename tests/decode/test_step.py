@@ -8,18 +8,27 @@ import torch
 from sjdvp import rng
 from sjdvp.config import DecoderConfig, SamplingConfig
 from sjdvp.decode.decoder import make_decoder
+from sjdvp.decode.distributions import Dense, Sparse
 from sjdvp.decode.step import admit, decode_step
 from sjdvp.decode.verify import nearest
 from sjdvp.interfaces import ImageLayout
 from sjdvp.rng import Noise
 from sjdvp.sampling import MOST_TIES
-from tests.decode.helpers import COMBINATIONS, TableModel, codebook, decoder, run
+from tests.decode.helpers import (
+    COMBINATIONS,
+    SPARSE,
+    TOP_3,
+    TableModel,
+    codebook,
+    decoder,
+    run,
+)
 
 MODEL = TableModel(vocab_size=3, forced=[False, False, True] * 2, stride=3, sharpness=2.0)
 
 
-def started(parts, window, batch_size=4, model=MODEL):
-    the_decoder = decoder(*parts, window=window, model=model)
+def started(parts, window, batch_size=4, model=MODEL, **more):
+    the_decoder = decoder(*parts, window=window, model=model, **more)
     state = the_decoder.idle_state(batch_size, torch.float32, torch.device("cpu"))
     first = model.logits(
         torch.zeros(batch_size, 6, dtype=torch.int64), torch.zeros(batch_size, dtype=torch.int64)
@@ -28,10 +37,18 @@ def started(parts, window, batch_size=4, model=MODEL):
     return the_decoder, state
 
 
+FORMS = {
+    "dense": {"model": MODEL},
+    "sparse": {"model": replace(MODEL, vocab_size=4), "sampling": TOP_3, "form": SPARSE},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("parts", COMBINATIONS)
-def test_a_step_keeps_every_shape_and_dtype(parts):
-    the_decoder, state = started(parts, window=4)
-    new = decode_step(the_decoder, state, MODEL.window_logits(state, 4).float())
+def test_a_step_keeps_every_shape_and_dtype(parts, form):
+    the_decoder, state = started(parts, window=4, **FORMS[form])
+    logits = FORMS[form]["model"].window_logits(state, 4).float()
+    new = decode_step(the_decoder, state, logits)
     for before, after in zip(state.tensors(), new.tensors(), strict=True):
         assert (before.shape, before.dtype) == (after.shape, after.dtype)
 
@@ -71,11 +88,12 @@ def test_an_idle_row_does_nothing():
     assert torch.equal(new.accept_map_BS[1, :6], state.accept_map_BS[1, :6])
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("values", [["nan"], ["inf"], ["-inf"], ["inf", "-inf"], ["1e30", "nan"]])
-def test_logits_that_are_not_finite_fail_their_row_alone(values):
-    the_decoder, state = started(("coupled", "above", "adaptive"), window=3)
-    logits = MODEL.window_logits(state, 3).float()
-    logits[1] = 3e38  # large, and finite
+def test_logits_that_are_not_finite_fail_their_row_alone(values, form):
+    the_decoder, state = started(("coupled", "above", "adaptive"), window=3, **FORMS[form])
+    logits = FORMS[form]["model"].window_logits(state, 3).float()
+    logits[1, :, :3] = 3e38  # large, and finite
     clean = decode_step(the_decoder, state, logits)
     for column, value in enumerate(values):
         logits[2, column, 0] = float(value)
@@ -85,13 +103,14 @@ def test_logits_that_are_not_finite_fail_their_row_alone(values):
         assert torch.equal(a[[0, 1, 3]], b[[0, 1, 3]])
 
 
+@pytest.mark.parametrize("form", [Dense(4000, 10 + MOST_TIES), Sparse(4000, 10 + MOST_TIES)])
 @pytest.mark.parametrize(("n_tied", "bad"), [(MOST_TIES, False), (MOST_TIES + 1, True)])
-def test_tokens_that_would_get_no_noise_fail_their_row_alone(n_tied, bad):
-    """More tokens tie with the k-th than same-noise makes noise for."""
+def test_tokens_that_would_get_no_noise_fail_their_row_alone(n_tied, bad, form):
+    """More tokens tie with the k-th than same-noise, or a sparse distribution, allows."""
     K, V = 10, 4000
     config = DecoderConfig(verifier="same-noise", drafter="gumbel", init="uniform", window=3)
     layout = ImageLayout(2, 3, V)
-    the_decoder = make_decoder(config, SamplingConfig(top_k=K), layout, codebook, nearest)
+    the_decoder = make_decoder(config, SamplingConfig(top_k=K), layout, codebook, nearest, form)
     logits = torch.arange(V).flip(0).expand(2, 3, V).float().clone()
     state = the_decoder.idle_state(2, torch.float32, torch.device("cpu"))
     admit(the_decoder, state, [0, 1], logits[:, 0], rng.keys([0, 1]))
@@ -109,7 +128,7 @@ def test_the_stored_probs_is_the_probs_of_the_draw():
         the_decoder, state = started((drafter, "above", "published"), window=4, batch_size=8_000)
         for _ in range(2):
             state = decode_step(the_decoder, state, MODEL.window_logits(state, 4).float())
-        distributions, group = state.draft_probs_BWV[:, 0].unique(dim=0, return_inverse=True)
+        distributions, group = state.draft_probs_BWY[:, 0].unique(dim=0, return_inverse=True)
         for number, distribution in enumerate(distributions):
             drafts = state.draft_BW[(group == number) & (state.n_B < 6), 0]
             if len(drafts) > 500:
@@ -140,11 +159,11 @@ def test_a_draft_is_sampled_from_its_stored_probs_by_the_noise_of_its_position(d
         assert torch.equal(
             state.draft_BW,
             the_decoder.drafter(
-                state.draft_probs_BWV, state.draft_probs_BWV, state.draft_BW, pos < 0, noise
+                state.draft_probs_BWY, state.draft_probs_BWY, state.draft_BW, pos < 0, noise
             ),
         )
         assert (
-            state.draft_probs_BWV[the_decoder.layout.forced_at(pos)]
+            state.draft_probs_BWY[the_decoder.layout.forced_at(pos)]
             == torch.tensor([1.0, 0.0, 0.0])
         ).all()
         assert (state.draft_BW[the_decoder.layout.forced_at(pos)] == 0).all()
@@ -169,7 +188,7 @@ def test_the_first_drafts_come_from_what_the_fresh_rule_says():
         .div(0.9)
         .softmax(-1)
     )
-    assert torch.allclose(state.draft_probs_BWV[0, 0].double(), first[0], atol=1e-6)
+    assert torch.allclose(state.draft_probs_BWY[0, 0].double(), first[0], atol=1e-6)
 
 
 def test_the_empty_residual_samples_from_the_probs():

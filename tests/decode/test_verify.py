@@ -7,11 +7,13 @@ import torch
 
 from sjdvp import rng
 from sjdvp.config import RelaxConfig
-from sjdvp.decode.verify import Gsd, Lantern, nearest, rejection_sampling
+from sjdvp.decode.distributions import Dense
+from sjdvp.decode.verify import Gsd, Lantern, RejectionSampling, nearest
 from sjdvp.engine.disk_cache import cached_neighbours
 from sjdvp.rng import TICK, Noise, Purpose
 
 V, W, B = 12, 5, 300
+DENSE = Dense(V, V)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def test_nearest_is_the_sorted_distance(case):
 def test_lantern_follows_its_rule(case, relax):
     p, q, draft, noise, codebook = case
     near = nearest(codebook, relax.neighbours)
-    verdict = Lantern(relax, near)(p, q, draft, noise)
+    verdict = Lantern(DENSE, relax, near)(p, q, draft, noise)
     u = noise.ticks_BW(Purpose.ACCEPT) * TICK
     for b in range(B):
         accepted = 0
@@ -65,7 +67,7 @@ def test_lantern_follows_its_rule(case, relax):
 def test_gsd_follows_its_rule(case):
     p, q, draft, noise, codebook = case
     relax = RelaxConfig(group=5, delta=0.08, distance=0.6)
-    verdict = Gsd(relax, codebook)(p, q, draft, noise)
+    verdict = Gsd(DENSE, relax, codebook)(p, q, draft, noise)
     u = noise.ticks_BW(Purpose.ACCEPT) * TICK
     for b in range(B):
         accepted = 0
@@ -89,13 +91,13 @@ def test_gsd_follows_its_rule(case):
 
 
 @pytest.mark.parametrize("relaxed", [
-    lambda codebook: Lantern(RelaxConfig(neighbours=3, delta=0.0), nearest(codebook, 3)),
-    lambda codebook: Gsd(RelaxConfig(group=1), codebook),
-    lambda codebook: Gsd(RelaxConfig(group=9, distance=0.0), codebook),
+    lambda codebook: Lantern(DENSE, RelaxConfig(neighbours=3, delta=0.0), nearest(codebook, 3)),
+    lambda codebook: Gsd(DENSE, RelaxConfig(group=1), codebook),
+    lambda codebook: Gsd(DENSE, RelaxConfig(group=9, distance=0.0), codebook),
 ])  # fmt: skip
 def test_with_nothing_to_borrow_they_are_exact(case, relaxed):
     *tensors, codebook = case
-    mine, exact = relaxed(codebook)(*tensors), rejection_sampling(*tensors)
+    mine, exact = relaxed(codebook)(*tensors), RejectionSampling(DENSE)(*tensors)
     assert torch.equal(mine.accepted_B, exact.accepted_B) and torch.equal(
         mine.token_B, exact.token_B
     )
@@ -105,7 +107,8 @@ def test_relaxing_more_accepts_more(case):
     *tensors, codebook = case
     near = nearest(codebook, 11)
     accepted = [
-        Lantern(RelaxConfig(delta=d), near)(*tensors).accepted_B.sum() for d in (0.0, 0.1, 0.4, 1.0)
+        Lantern(DENSE, RelaxConfig(delta=d), near)(*tensors).accepted_B.sum()
+        for d in (0.0, 0.1, 0.4, 1.0)
     ]
     assert accepted == sorted(accepted) and accepted[0] < accepted[-1]
 

@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import (
 
 from sjdvp.bench import admit_all
 from sjdvp.config import RunSettings
+from sjdvp.decode import decoder
+from sjdvp.decode.distributions import Sparse
 from sjdvp.engine import engine
 from sjdvp.engine.engine import Engine
 from sjdvp.models.checkpoints import Checkpoint
@@ -43,18 +45,18 @@ def model(folder, monkeypatch):
         yield load(folder, DeviceMap(GPU), torch.bfloat16)
 
 
-def started(model, decoder):
-    made = Engine(model, replace(settings(decoder), run=RunSettings(step="eager")), 2)
+def started(model, preset):
+    made = Engine(model, replace(settings(preset), run=RunSettings(step="eager")), 2)
     admit_all(made)
     return made
 
 
-@pytest.mark.parametrize("decoder", PRESETS)
+@pytest.mark.parametrize("preset", PRESETS)
 @torch.inference_mode()
-def test_from_prompt_to_pixels_everything_stays_on_the_gpu(model, decoder):
+def test_from_prompt_to_pixels_everything_stays_on_the_gpu(model, preset):
     layout = model.layout
     with Transfers() as transfers:
-        made = started(model, decoder)
+        made = started(model, preset)
         assert len(transfers.found) <= 2 * COPIES, transfers.found
         transfers.found.clear()
         for kv_length in made.runner.kv_buckets:
@@ -63,6 +65,19 @@ def test_from_prompt_to_pixels_everything_stays_on_the_gpu(model, decoder):
         pixels_1HWC = to_uint8(model.vq_decoder(indices_1HW), truncate=False)
     assert {tensor.device for tensor in (*made.state.tensors(), pixels_1HWC)} == {GPU}
     assert not transfers.found
+
+
+@pytest.mark.parametrize("preset", ["sjd", "best", "same-noise-vp"])
+@torch.inference_mode()
+def test_sparse_distributions_stay_on_the_gpu(model, preset, monkeypatch):
+    monkeypatch.setattr(decoder, "_form_that_pays", lambda _, sampling, V: Sparse(V, V // 2))
+    with Transfers() as transfers:
+        made = started(model, preset)
+        assert len(transfers.found) <= 2 * COPIES, transfers.found
+        transfers.found.clear()
+        made.advance(made.runner.kv_buckets[0])
+    assert {tensor.device for tensor in made.state.tensors()} == {GPU}
+    assert isinstance(made.decoder.form, Sparse) and not transfers.found
 
 
 @torch.inference_mode()
