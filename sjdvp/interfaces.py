@@ -10,7 +10,7 @@ Dimension key, the suffix of every tensor whose shape is known; one letter has o
     where only Z tokens are listed (see `sjdvp.decode.distributions`)
 
 The window of slot b starts at image position n_B[b], the first that is not committed. Column w
-stands for position n + w: its target distribution is target_probs_BWY[b, w], its draft token
+belongs to position n + w: its target distribution is target_probs_BWY[b, w], its draft token
 draft_BW[b, w]. The last column is never tested: its distribution gives the bonus token.
 """
 
@@ -112,7 +112,7 @@ class Verdict:
 class Verifier(Protocol):
     """Decides how many draft tokens of a window are accepted. See `sjdvp.decode.verify`.
 
-    Which verifiers are lossless stands in `sjdvp.config.LOSSLESS`, which needs no torch.
+    `sjdvp.config.LOSSLESS` says which verifiers are lossless; it needs no torch.
     """
 
     def __call__(

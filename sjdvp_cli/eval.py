@@ -3,13 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sjdvp.config import lossless_label
 from sjdvp.errors import ConfigError
 from sjdvp_cli.tables import show_table
+
+if TYPE_CHECKING:
+    from sjdvp.quality import Quality
 
 HEADINGS = ("run", "lossless", "images", "CLIP score", "FID of CLIP", "FID")
 
@@ -64,19 +67,14 @@ def command(
     if as_json:
         typer.echo(json.dumps({"runs": [asdict(run) for run in found]}))
         return 0
-    show_table(
-        HEADINGS,
-        [
-            [
-                run.run,
-                lossless_label(run.lossless, run.quantize),
-                str(run.images),
-                *map(_text, (run.clip_score, run.fid_clip, run.fid)),
-            ]
-            for run in found
-        ],
-    )
+    show_table(HEADINGS, map(_cells, found))
     return 0
+
+
+def _cells(run: "Quality") -> list[str]:
+    measures = (run.clip_score, run.fid_clip, run.fid)
+    label = lossless_label(run.lossless, run.quantize)
+    return [run.run, label, str(run.images), *map(_text, measures)]
 
 
 def _text(value: float | None) -> str:

@@ -77,7 +77,7 @@ class Trend:
     """The last distributions of each position, and what all predictions from them need."""
 
     def __init__(self, newest_BHWT: Tensor, age_BW: Tensor, decay: float) -> None:
-        """Take the arguments of `predictions`; an older distribution weighs `decay` times less."""
+        """Take the arguments of `predictions`; older distributions weigh less, by `decay`."""
         self.newest_BHWT, self.age_BW = newest_BHWT, age_BW
         self.log_BHWT = (newest_BHWT + _FLOOR).log()
         lag_L = torch.arange(

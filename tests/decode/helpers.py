@@ -193,7 +193,7 @@ def run(
 
 
 def p_value(model: TableModel, decoder: Decoder, n: int, seed: int, step=decode_step) -> float:
-    """Chi-square p-value of n images, drawn at once with one row each, against the model's exact
+    """Chi-square p-value of n images, sampled at once with one row each, against the model's exact
     joint distribution.
     """
     images, _ = run(model, decoder, list(range(seed * n, (seed + 1) * n)), n, step=step)
@@ -207,7 +207,7 @@ def p_of(model: TableModel, images: Tensor, joint: tuple[Tensor, Tensor]) -> flo
     counts = torch.bincount((images * place).sum(-1), minlength=model.vocab_size ** images.shape[1])
     expected = torch.zeros(len(counts), dtype=torch.float64)
     expected[(every * place).sum(-1)] = probability * n
-    assert counts[expected == 0].sum() == 0, "drew an image of probability zero"
+    assert counts[expected == 0].sum() == 0, "sampled an image of probability zero"
     rare = expected < 5  # pooled, so that the chi-square approximation holds
     seen = torch.cat([counts[~rare], counts[rare].sum()[None]])
     wanted = torch.cat([expected[~rare], expected[rare].sum()[None]])

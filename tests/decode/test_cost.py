@@ -1,4 +1,4 @@
-"""What a step costs outside the forward pass: operations, bytes of noise, sums of draws."""
+"""What a step costs outside the forward pass: operations, bytes of noise, sums before sampling."""
 
 from dataclasses import dataclass, field
 

@@ -31,7 +31,7 @@ NUMBERED = list(enumerate(COMBINATIONS))
 
 
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
-def test_every_lossless_combination_draws_the_models_probs(number, parts):
+def test_every_lossless_combination_samples_the_models_probs(number, parts):
     window = (2, 3, 5)[number % 3]
     assert p_value(SMALL, decoder(*parts, window=window), n=4_000, seed=number) > ALARM
 
@@ -50,7 +50,7 @@ def test_every_lossless_combination_draws_the_models_probs_when_sparse(number, p
 @pytest.mark.parametrize("window", [2, 3, 5])
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
 @pytest.mark.parametrize("parts", COMBINATIONS)
-def test_every_lossless_combination_draws_the_models_probs_100_000_times(parts, verifier, window):
+def test_every_lossless_combination_samples_the_models_probs_100_000_times(parts, verifier, window):
     assert (
         p_value(SMALL, decoder(*parts, window=window, verifier=verifier), n=100_000, seed=window)
         > ALARM
@@ -77,7 +77,7 @@ def test_every_lossless_combination_draws_the_models_probs_when_sparse_100_000_t
         SamplingConfig(min_p=0.3),
     ],
 )
-def test_warped_distributions_are_drawn_exactly(verifier, sampling):
+def test_warped_distributions_are_sampled_exactly(verifier, sampling):
     assert (
         p_value(
             SMALL, decoder("coupled", "above", "published", 3, verifier, sampling), n=20_000, seed=7
@@ -91,7 +91,7 @@ SCALES = (0.0, 1.0, 3.0)
 
 @pytest.mark.parametrize("interval", [-1, 1])
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
-def test_rows_of_a_batch_with_different_guidance_are_each_drawn_exactly(verifier, interval):
+def test_rows_of_a_batch_with_different_guidance_are_each_sampled_exactly(verifier, interval):
     model = GuidedModel(SMALL, replace(SMALL, seed=8), SCALES, interval)
     parts = decoder("coupled", "above", "published", 3, verifier)
     images, _ = run(model, parts, list(range(30_000)), 30_000)
@@ -102,7 +102,7 @@ def test_rows_of_a_batch_with_different_guidance_are_each_drawn_exactly(verifier
     assert p_of(SMALL, images[2::3], SMALL.joint(parts.sampling)) < ALARM
 
 
-def test_plain_sampling_draws_the_models_probs():
+def test_plain_sampling_follows_the_models_probs():
     assert (
         p_value(SMALL, decoder("gumbel", window=1, verifier="same-noise"), n=50_000, seed=3) > ALARM
     )
@@ -122,7 +122,7 @@ def store_the_plain_probs(decoder, state, logits):
 
 def keep_the_old_probs(decoder, state, logits):
     """The other slip: with a coupled drafter, a kept draft keeps the distribution it was first
-    drawn from.
+    sampled from.
     """
     new = decode_step(decoder, state, logits)
     moved = (new.n_B - state.n_B)[:, None] + torch.arange(decoder.window)
