@@ -14,7 +14,7 @@ from sjdvp.config import SamplingConfig
 from sjdvp.rng import TICK, Noise, counters
 
 _SCALE = 2.0**38  # ticks in a probability of 1: times 24 bits of noise, they still fit into int64
-MOST_TIES = 2048  # tokens that may tie with the k-th of top-k where noise is made for few
+MOST_TIES = 2048  # tokens that may tie with the k-th of top-k where only few tokens are kept
 
 
 def apply_cfg(cond_BWV: Tensor, uncond_BWV: Tensor, scale_BW: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def gumbel_sample(probs_BWV: Tensor, noise: Noise, n_support: int) -> Tensor:
 
 
 def n_support(sampling: SamplingConfig, vocab_size: int) -> int:
-    """Return how many tokens of a target distribution get noise for Gumbel-max sampling.
+    """Return how many tokens get noise for Gumbel-max sampling, or are kept when sparse.
 
     With top-k these are k and `MOST_TIES` that tie with the k-th: in 16 bits many do.
     """
