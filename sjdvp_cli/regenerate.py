@@ -3,25 +3,28 @@
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from sjdvp.config import DecoderConfig, SamplingConfig
+from sjdvp.config import DecoderConfig, ModelConfig, SamplingConfig
 from sjdvp.errors import ConfigError
 from sjdvp.profiles import resolve
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _SINCE_0_2 = ("min_p", "cfg_interval", "negative_prompt")  # images of 0.1 do not carry them
+_NOT_PIXELS = ("licence", "dtype")  # dtype: as the run resolved it
 _OUT = "again"
 
 
-def command_of(row: Mapping[str, Any]) -> str:
+def command_of(row: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     """Return the command for the stored log row of an image, quoted for a shell.
 
-    Raises ConfigError when the row lacks what is needed.
+    The image holds the names of files without their folders; `model`, the settings of the model in
+    its run folder, has them whole. Raises ConfigError when the row lacks what is needed.
     """
     try:
         prompt, seed, profile = str(row["prompt"]), int(row["seed"]), str(row["profile"])
-        wanted = dict(_settings(row))
+        wanted = dict(_settings(row)) | _whole_paths(row.get("model_settings") or {}, model)
         preset = wanted["decoder.preset"]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the settings of the image are incomplete: {error}") from error
@@ -36,6 +39,15 @@ def command_of(row: Mapping[str, Any]) -> str:
     return shlex.join([*words, "--out", _OUT])
 
 
+def _whole_paths(stored: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of files, with folders, whose names are those in the image."""
+    return {
+        f"model.{key}": whole
+        for key, whole in model.items()
+        if isinstance(whole, str) and whole != stored.get(key) == Path(whole).name
+    }
+
+
 def _settings(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the settings of the image by dotted key."""
     params = row["params"]
@@ -44,7 +56,8 @@ def _settings(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"sampling.{f.name}", value
     decoder = {f.name: params[f.name] for f in dataclasses.fields(DecoderConfig)}
     yield from _flat("decoder.", decoder)
-    yield from _flat("model.", row.get("model_settings") or {})
+    model = {f.name: f.default for f in dataclasses.fields(ModelConfig)} | row["model_settings"]
+    yield from _flat("model.", {key: model[key] for key in model if key not in _NOT_PIXELS})
     yield "model.dtype", _DTYPES[row["dtype"]]
 
 

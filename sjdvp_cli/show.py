@@ -1,8 +1,10 @@
 """`sjdvp show`: the settings stored in an image, and the command that generates it again."""
 
+import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +39,16 @@ def command(
         ],
     )
     try:
-        typer.echo(regenerate.command_of(row))
+        typer.echo(regenerate.command_of(row, _model_of_run(image)))
     except ConfigError as error:
         typer.echo(f"sjdvp: no command to generate it again: {error}", err=True)
+
+
+def _model_of_run(image: Path) -> Mapping[str, Any]:
+    """Return the settings of the model in the run folder that holds an image; {} without one."""
+    from sjdvp.runs.run_json import read_run
+
+    with contextlib.suppress(FolderError):
+        if info := read_run(image.absolute().parent.parent):
+            return dict(info.pixel_settings["model"])
+    return {}

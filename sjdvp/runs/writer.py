@@ -291,5 +291,6 @@ def _changed(model: ModelConfig) -> dict[str, Any]:
 
 
 def _model_name(model: str) -> str:
-    is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1
+    # owner/name/path is a file of a repository of the hub
+    is_path = model.startswith(("/", ".", "~")) or (model.count("/") > 1 and Path(model).exists())
     return Path(model).name if is_path else model

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -159,6 +160,12 @@ def test_generate(
         assert len(set(image.tobytes())) > 10
     file = out / "images" / "000000.png"
     before = file.read_bytes()
+    capsys.readouterr()
+    assert run(["show", str(file)]) == 0
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert f"model.path={model}" in command
+    assert run([*command[1:-1], str(tmp_path / "again"), "--device", "cpu"]) == 0
+    assert (tmp_path / "again/images/000000.png").read_bytes() == before
     file.unlink()
     assert run(["decode", str(out), "--device", "cpu"]) == 0
     assert file.read_bytes() == before  # from its tokens, by the VQ decoder alone
