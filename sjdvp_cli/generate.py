@@ -260,7 +260,7 @@ def _generate(request: "Request", processes: Processes, lines: Listener, output:
             lines(event)
             show(event)
 
-        generator = processes.generator(open_generator, listen)
+        generator = processes.generator(request.config, open_generator, listen)
         try:
             code = generate(request, generator, listen, pick_window, check_model).exit_code
         except SjdvpError as error:

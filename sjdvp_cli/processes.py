@@ -55,7 +55,9 @@ class Processes:
                 "leave out --device-map, or --gpus and --workers",
             )
 
-    def generator(self, open_one: OpenGenerator, listen: Listener) -> OpenGenerator:
+    def generator(
+        self, config: RunConfig, open_one: OpenGenerator, listen: Listener
+    ) -> OpenGenerator:
         """Return what opens the generator of a run; each process opens `open_one`.
 
         `listen` gets Notes about the value of `auto` and about workers that died.
@@ -70,6 +72,7 @@ class Processes:
 
         if self.gpus is None and self.workers is None:
             return open_here
+        devices = self.devices(config)
 
         def warn(message: str) -> None:
             listen(Note("warning", message))
@@ -78,12 +81,8 @@ class Processes:
         def open_several(config: RunConfig) -> Iterator[ImageGenerator]:
             from sjdvp.workers.pool import open_workers
 
-            devices = self.devices(config)
-            listen(
-                Note(
-                    "info", f"{counted(len(devices), 'process', 'processes')}: {', '.join(devices)}"
-                )
-            )
+            n_processes = counted(len(devices), "process", "processes")
+            listen(Note("info", f"{n_processes}: {', '.join(devices)}"))
             with open_workers(config, devices, open_one, warn) as workers:
                 yield workers
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sjdvp.config import RunConfig, RunSettings
+from sjdvp.engine import devices
 from sjdvp.errors import ConfigError
 from sjdvp.events import Note
 from sjdvp_cli import processes
@@ -45,10 +46,17 @@ def test_device_and_gpus_exclude_each_other():
 def test_this_process_generates_and_says_how_when_no_others_are_asked_for():
     heard = []
     engine = SimpleNamespace(description="emoji on cpu, fp32, batch 4")
-    opened = Processes().generator(lambda config: nullcontext(engine), heard.append)
+    opened = Processes().generator(RunConfig(), lambda config: nullcontext(engine), heard.append)
     with opened(RunConfig()) as generator:
         assert generator is engine
     assert heard == [Note("info", "emoji on cpu, fp32, batch 4")]
+
+
+def test_gpus_that_do_not_exist_are_told_before_a_folder_is_made(sjdvp, tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "count_gpus", lambda: 0)
+    result = sjdvp("generate", "--prompt", "a", "-o", tmp_path / "o", "--gpus", "all")
+    assert result.code == 2 and "this process sees no GPU" in result.err
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_shared_model_is_one_process(sjdvp, tmp_path):
