@@ -198,9 +198,11 @@ def _announce(
     for run in runs:
         counts.requested += len(run.todo) + run.done
         counts.skipped += run.done
-    lossless = all(run.config.decoder.lossless for run in runs)
-    label = lossless_label(lossless, runs[0].config.model.quantize)
-    names = ", ".join(run.name for run in runs)
+    relaxed = [run.name for run in runs if not run.config.decoder.lossless]
+    label = lossless_label(len(relaxed) < len(runs), runs[0].config.model.quantize)
+    if 0 < len(relaxed) < len(runs):
+        label = f"all {label} but {', '.join(relaxed)}"
+    names = "decoders " + ", ".join(run.name for run in runs)
     listen(RunStarted(counts.requested, counts.skipped, str(request.out), names, label))
     if len({run.done for run in runs}) > 1:
         uneven = "some decoders have more finished images: not all times were measured alternating"

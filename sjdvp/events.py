@@ -13,7 +13,7 @@ class RunStarted:
     total: int | None  # requested images; None: prompts come from a pipe that has not ended
     done: int  # of those, finished by an earlier run
     out: str
-    decoder: str  # with the preset behind `best`, and the window
+    decoder: str  # in words: with the preset behind `best` and the window, or several
     lossless: str  # in words: towards which weights the decoder is lossless, or that it is not
 
 

@@ -265,7 +265,8 @@ class _Run:
                 total=None if prompts is None else self.counts.requested,
                 done=self.counts.skipped,
                 out=str(self.request.out),
-                decoder=f"{resolved_name(config.decoder.preset)}, window {config.decoder.window}",
+                decoder=f"decoder {resolved_name(config.decoder.preset)}, "
+                f"window {config.decoder.window}",
                 lossless=lossless_label(config.decoder.lossless, config.model.quantize),
             )
         )

@@ -231,7 +231,7 @@ def _opening(event: RunStarted) -> str:
     if event.total is not None:
         done = f" ({event.done} finished before)" if event.done else ""
         what = counted(event.total, "image") + done
-    return f"sjdvp: {what} to {event.out}; decoder {event.decoder}, {event.lossless}"
+    return f"sjdvp: {what} to {event.out}; {event.decoder}, {event.lossless}"
 
 
 def _image_line(row: Mapping[str, Any]) -> str:

@@ -114,6 +114,23 @@ def test_folders_with_other_settings_are_refused(tmp_path, other, message):
     assert not (tmp_path / "sjd").exists()
 
 
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        ("ar,sjd", "lossless"),
+        ("ar,lantern", "all lossless but lantern"),
+        ("lantern,gsd", "not lossless"),
+    ],
+)
+def test_the_opening_names_the_decoders_that_are_not_lossless(tmp_path, names, label):
+    heard = []
+    compare(request(tmp_path, names), Engines().open, heard.append)
+    assert (heard[0].decoder, heard[0].lossless) == (
+        f"decoders {names.replace(',', ', ')}",
+        label,
+    )
+
+
 def test_folders_of_two_seeds_are_refused(tmp_path):
     compare(request(tmp_path, "ar", **{"run.seed": 1}), Engines().open, ignore)
     compare(request(tmp_path, "sjd", **{"run.seed": 2}), Engines().open, ignore)

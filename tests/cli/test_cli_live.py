@@ -19,7 +19,7 @@ from tests.cli.conftest import Terminal
 
 
 def started(total, done=0):
-    return RunStarted(total, done, "imgs", "coupled, window 8", "lossless")
+    return RunStarted(total, done, "imgs", "decoder coupled, window 8", "lossless")
 
 
 def image(index, status="ok", **more):
