@@ -115,9 +115,14 @@ def _scale(weight: Tensor, largest: float, dtype: torch.dtype) -> Tensor:
     return scale.clamp(min=torch.finfo(dtype).tiny)
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # else a compiled layer copies it to the GPU at each step
 def _pairs(kind: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the two weights of each byte [256, 2]."""
+    return _cached_pairs(kind, dtype, device)
+
+
+@functools.cache
+def _cached_pairs(kind: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     values = torch.tensor(_VALUES[kind], dtype=dtype, device=device)
     byte = torch.arange(256, device=device)
     return torch.stack([values[byte & 15], values[byte >> 4]], -1)

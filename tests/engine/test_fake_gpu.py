@@ -30,8 +30,8 @@ READS = DataDependentOutputException, DynamicOutputShapeException
 
 
 @pytest.fixture
-def model(folder, monkeypatch):
-    """A tiny model on a GPU that is not here."""
+def gpu(folder, monkeypatch):
+    """A GPU that is not here; of weights only the shape is read."""
     monkeypatch.setattr(
         Checkpoint, "__getitem__", lambda self, name: torch.empty(self.shapes[name])
     )
@@ -42,7 +42,12 @@ def model(folder, monkeypatch):
         lambda codebook_VE, k: torch.zeros(len(codebook_VE), k, dtype=torch.int64, device=GPU),
     )
     with fake_gpu():
-        yield load(folder, DeviceMap(GPU), torch.bfloat16)
+        yield GPU
+
+
+@pytest.fixture
+def model(folder, gpu):
+    return load(folder, DeviceMap(gpu), torch.bfloat16)
 
 
 def started(model, preset):
@@ -78,6 +83,16 @@ def test_sparse_distributions_stay_on_the_gpu(model, preset, monkeypatch):
         made.advance(made.runner.kv_buckets[0])
     assert {tensor.device for tensor in made.state.tensors()} == {GPU}
     assert isinstance(made.decoder.form, Sparse) and not transfers.found
+
+
+@pytest.mark.parametrize("quantize", ["int8", "fp8"])
+def test_quantized_layers_stay_on_the_gpu(folder, gpu, quantize):
+    quantized = load(folder, DeviceMap(gpu, quantize=quantize), torch.bfloat16)
+    with torch.inference_mode(), Transfers() as transfers:
+        made = started(quantized, "sjd")
+        transfers.found.clear()
+        made.advance(made.runner.kv_buckets[0])
+    assert not transfers.found
 
 
 @torch.inference_mode()

@@ -129,3 +129,19 @@ def test_every_large_model_has_one() -> None:
             found = {kind: shape_of(profile.name).weight_bytes(kind) for kind in limits}
             assert all(found[kind] < limits[kind] for kind in limits), profile.name
     assert shape_of("emu3.5-image").weight_bytes("int4") < 24e9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_layer_makes_no_tensor_of_numbers(kind: Quantization) -> None:
+    """It would be copied to the GPU at each step, which a CUDA graph cannot capture."""
+    layer = QuantizedLinear(kind, *quantize(torch.randn(96, 64), kind, torch.float32), None)
+    graphs = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    x = torch.randn(2, 64)
+    compiled = torch.compile(lambda x: layer(x), backend=keep, fullgraph=True)
+    assert torch.equal(compiled(x), layer(x))
+    assert torch.tensor not in {node.target for node in graphs[0].graph.nodes}
