@@ -161,7 +161,8 @@ def text(table: object, key: str) -> str:
 
 def word(table: object, key: str, known: Collection[str]) -> str:
     """Return the string at `key`, which must be one of `known`."""
-    kind = " or ".join(known)
+    *others, last = known
+    kind = f"{', '.join(others)} or {last}" if others else last
     return _typed(table, key, kind, lambda value: isinstance(value, str) and value in known)
 
 

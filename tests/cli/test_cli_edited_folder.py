@@ -135,7 +135,7 @@ def test_no_edit_of_a_value_gives_a_traceback(good, data, name, action, new):
         (LOG, 2, ("index",), [1], "index must be a whole number, 0 or more, found [1]"),
         (LOG, 7, ("attempt",), "2", 'attempt must be a whole number, 0 or more, found "2"'),
         (LOG, 1, ("sample",), True, "sample must be a whole number, 0 or more, found true"),
-        (LOG, 1, ("status",), "done", 'status must be ok or failed, found "done"'),
+        (LOG, 1, ("status",), "done", 'status must be ok, failed or tokens, found "done"'),
         (LOG, 3, ("error",), "none", 'error must be an object, found "none"'),
         (
             LOG,
