@@ -6,6 +6,7 @@ Also the base of whatever a `with` block must close.
 import contextlib
 import errno
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -21,12 +22,12 @@ _HINTS = {
 _OTHER_HINT = f"when it can be written again, {_RESUME}"
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that is closed at the end of its block."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release what is open."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
