@@ -6,6 +6,7 @@ do not. Imports no torch.
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import sys
@@ -300,12 +301,14 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     )
 
 
+@functools.cache
 def setting_types(cls: Any = RunConfig, where: str = "") -> dict[str, Any]:
     """Return the type of every setting below the dataclass `cls`, by dotted key."""
     flat: dict[str, Any] = {}
     for key, hint in typing.get_type_hints(cls).items():
         name = _join(where, key)
-        flat.update(setting_types(hint, name) if dataclasses.is_dataclass(hint) else {name: hint})
+        nested = dataclasses.is_dataclass(hint)
+        flat.update(setting_types(hint, name) if nested else {name: hint})
     return flat
 
 

@@ -1,6 +1,7 @@
 """run.json: the settings that a run folder's images are made with, and what was asked for."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -236,6 +237,7 @@ def _about(prompts: PromptSet) -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -10,6 +10,8 @@ from sjdvp.profiles import resolve
 from sjdvp_cli.app import run
 from tests.engine.tiny import save_tiny_model
 
+pytestmark = pytest.mark.process
+
 KEYS = {
     "decoder", "lossless", "greedy", "images", "failed", "nfe", "tokens_per_nfe", "accept_rate",
     "speedup_nfe", "ci95", "same_tokens_as_ar", "growth", "rises", "distances", "window",

@@ -15,6 +15,7 @@ def run(sjdvp, tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.process
 def test_a_run_gets_its_image_back_byte_for_byte(sjdvp, run):
     image = run / "images/000001.png"
     before = image.read_bytes()
@@ -26,6 +27,7 @@ def test_a_run_gets_its_image_back_byte_for_byte(sjdvp, run):
     assert sjdvp("check", run).code == 0
 
 
+@pytest.mark.process
 def test_a_tokens_file_alone_gives_the_images(sjdvp, run, tmp_path):
     file = tmp_path / "tokens.jsonl"
     file.write_bytes(tokens_files(run)[0].read_bytes())
@@ -35,6 +37,7 @@ def test_a_tokens_file_alone_gives_the_images(sjdvp, run, tmp_path):
             assert own.tobytes() == made.tobytes()
 
 
+@pytest.mark.process
 def test_what_cannot_be_decoded_is_refused(sjdvp, run, tmp_path):
     (file,) = tokens_files(run)
     for words, message in (
@@ -53,6 +56,7 @@ def test_what_cannot_be_decoded_is_refused(sjdvp, run, tmp_path):
     assert f"{file.name}: line 1: the image tokens are damaged" in result.err
 
 
+@pytest.mark.process
 def test_only_the_vq_decoder_is_loaded(run):
     from sjdvp.pixels import config_of
     from sjdvp.runs.folder import RunFolder

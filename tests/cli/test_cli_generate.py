@@ -326,6 +326,7 @@ def test_doctor_without_weights(sjdvp, tmp_path):
     assert "unknown backbone" in sjdvp("doctor", "--set", "model.backbone=other").out
 
 
+@pytest.mark.process
 def test_doctor_finds_weights_as_a_run_does(sjdvp, tmp_path):
     from tests.engine.tiny import save_tiny_model
 

@@ -16,6 +16,7 @@ RECORDS = [
 ]
 
 
+@pytest.mark.process
 def test_rows_are_generated_as_asked_and_the_shown_command_makes_them_again(
     sjdvp, tmp_path, monkeypatch
 ):

@@ -44,6 +44,7 @@ def both(seed: int, config: SamplingConfig):
     return *(form.to_probs(logits, forced, config) for form in (DENSE, SPARSE)), ticks
 
 
+@pytest.mark.process
 @given(seeds, samplings)
 @settings(max_examples=150, deadline=None)
 def test_both_forms_hold_the_same_probabilities(seed, config):
@@ -54,6 +55,7 @@ def test_both_forms_hold_the_same_probabilities(seed, config):
     assert torch.equal(SPARSE.at(sparse, every), SPARSE.dense(sparse))
 
 
+@pytest.mark.process
 @given(seeds, seeds, samplings)
 @settings(max_examples=150, deadline=None)
 def test_both_forms_sample_the_same_tokens(seed, other_seed, config):
@@ -117,6 +119,7 @@ def test_more_ties_than_a_sparse_distribution_holds_are_found(n_tied, wide, top_
 MODEL = MarkovModel(V, forced=([False] * 5 + [True]) * 4, stride=6, sharpness=1.5)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("window", "batch_size", "warped"),
     [

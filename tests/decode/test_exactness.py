@@ -30,6 +30,7 @@ ALARM = 1e-4
 NUMBERED = list(enumerate(COMBINATIONS))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
 def test_every_lossless_combination_samples_the_models_probs(number, parts):
     window = (2, 3, 5)[number % 3]
@@ -40,6 +41,7 @@ def sparse(*parts, window, verifier="rejection"):
     return decoder(*parts, window, verifier, TOP_3, WIDE, SPARSE)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "parts"), NUMBERED)
 def test_every_lossless_combination_draws_the_models_probs_when_sparse(number, parts):
     window = (2, 3, 5)[number % 3]
@@ -68,6 +70,7 @@ def test_every_lossless_combination_draws_the_models_probs_when_sparse_100_000_t
     assert p_value(WIDE, tested, n=100_000, seed=window) > ALARM
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
 @pytest.mark.parametrize(
     "sampling",
@@ -89,6 +92,7 @@ def test_warped_distributions_are_sampled_exactly(verifier, sampling):
 SCALES = (0.0, 1.0, 3.0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("interval", [-1, 1])
 @pytest.mark.parametrize("verifier", ["rejection", "same-noise"])
 def test_rows_of_a_batch_with_different_guidance_are_each_sampled_exactly(verifier, interval):
@@ -102,6 +106,7 @@ def test_rows_of_a_batch_with_different_guidance_are_each_sampled_exactly(verifi
     assert p_of(SMALL, images[2::3], SMALL.joint(parts.sampling)) < ALARM
 
 
+@pytest.mark.process
 def test_plain_sampling_follows_the_models_probs():
     assert (
         p_value(SMALL, decoder("gumbel", window=1, verifier="same-noise"), n=50_000, seed=3) > ALARM
@@ -155,6 +160,7 @@ def test_a_stored_probs_that_is_not_the_probs_of_the_draw_is_caught(
     assert p_value(sharp, wrong, n=30_000, seed=1) > ALARM
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("verifier", LOSSLESS)
 def test_the_table_of_lossless_verifiers_is_right(verifier):
     tested = decoder("independent", "uniform", "none", 3, verifier)
@@ -193,6 +199,7 @@ def test_same_noise_is_the_plain_sample_token_for_token(number, parts, form, pla
     assert torch.equal(images, plain_samples[form])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("parts", COMBINATIONS)
 def test_images_do_not_depend_on_rows_or_admission_order(parts):
     seeds = list(range(7))

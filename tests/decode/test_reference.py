@@ -30,6 +30,7 @@ FORMS = {name: [Dense(6, 6)] for name in PRESETS} | {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("window", "batch_size"), [(1, 1), (3, 2), (7, 1), (30, 3)])
 @pytest.mark.parametrize(
     ("name", "form"), [(name, form) for name in PRESETS for form in FORMS[name]]

@@ -56,6 +56,7 @@ def started(model, preset):
     return made
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("preset", PRESETS)
 @torch.inference_mode()
 def test_from_prompt_to_pixels_everything_stays_on_the_gpu(model, preset):
@@ -72,6 +73,7 @@ def test_from_prompt_to_pixels_everything_stays_on_the_gpu(model, preset):
     assert not transfers.found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("preset", ["sjd", "best", "same-noise-vp"])
 @torch.inference_mode()
 def test_sparse_distributions_stay_on_the_gpu(model, preset, monkeypatch):
@@ -85,6 +87,7 @@ def test_sparse_distributions_stay_on_the_gpu(model, preset, monkeypatch):
     assert isinstance(made.decoder.form, Sparse) and not transfers.found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("quantize", ["int8", "fp8"])
 def test_quantized_layers_stay_on_the_gpu(folder, gpu, quantize):
     quantized = load(folder, DeviceMap(gpu, quantize=quantize), torch.bfloat16)
@@ -95,6 +98,7 @@ def test_quantized_layers_stay_on_the_gpu(folder, gpu, quantize):
     assert not transfers.found
 
 
+@pytest.mark.process
 @torch.inference_mode()
 def test_the_fake_gpu_catches_what_a_gpu_waits_for(model):
     with Transfers() as transfers:

@@ -64,6 +64,7 @@ def test_attention_is_one_operation():
     assert work.operations == [(4 * (2 * 48 + 2 * 256 + 48), 4 * 48 * 16)]
 
 
+@pytest.mark.process
 def test_an_estimate(small):
     found = estimate_on(config(), CARDS["80GB"])
     assert found.fits and found.batch_size == 16 and found.window == 32
@@ -73,6 +74,7 @@ def test_an_estimate(small):
     assert 400 > found.n_operations > 100
 
 
+@pytest.mark.process
 def test_a_card_that_is_too_small(small):
     card = replace(CARDS["24GB"], memory=10**9)
     assert not estimate_on(config(), card).fits  # the pixels alone take 0.9 GB
@@ -105,12 +107,14 @@ def test_the_memory_of_a_step_is_what_it_holds(model, decoder):
     assert state == sum(tensor.nbytes for tensor in engine.state.tensors())
 
 
+@pytest.mark.process
 def test_doctor_shows_a_card(small, capsys):
     assert run(["doctor", "--card", "24GB", "-p", "lumina-mgpt-7b-768", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ready"] == "yes" and found["expected step"].endswith("ms (counted, not measured)")
 
 
+@pytest.mark.process
 def test_doctor_says_what_does_not_fit(small, capsys, monkeypatch):
     monkeypatch.setitem(CARDS, "24GB", replace(CARDS["24GB"], memory=10**9))
     assert run(["doctor", "--card", "24GB", "-p", "lumina-mgpt-7b-768"]) == 2

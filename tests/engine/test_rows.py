@@ -46,6 +46,7 @@ def generate(model, config, batch_size, jobs):
     return sorted(images, key=lambda image: image.job.index), made
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("cfg_scale", [1.0, 2.0])
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_mixed_batch_gives_the_images_of_each_row_alone(model, decoder, cfg_scale):
@@ -69,6 +70,7 @@ def test_the_engine_of_a_row_depends_on_row_and_settings_alone():
     assert all(EngineKind.of(job, guided).guided for job in ROWS)
 
 
+@pytest.mark.process
 def test_one_engine_for_each_kind_while_rows_of_a_kind_stay_together(model):
     jobs = [ROWS[0], ROWS[2], None, ROWS[1], ROWS[6], None, ROWS[7], ROWS[3]]
     images, made = generate(sized(model), settings(), 2, jobs)

@@ -66,6 +66,7 @@ def peak(decoder: nn.Module, codes: Tensor, *, bands: bool) -> int:
     return live.most
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("make", [taming, movq])
 def test_memory_falls(make: type) -> None:
     with torch.device("meta"):

@@ -190,6 +190,7 @@ def test_libraries_say_nothing_on_stderr(profile: str, tmp_path: Path) -> None:
     assert foreign == []
 
 
+@pytest.mark.process
 def test_a_prompt_that_is_not_a_class_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +211,7 @@ def test_a_prompt_that_is_not_a_class_is_refused(
     assert "takes class numbers from 0 to 9" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_the_tokens_of_glm_image_are_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

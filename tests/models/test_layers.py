@@ -67,6 +67,7 @@ def random_decoder(name: str) -> Any:
     return decoder.eval()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
@@ -227,7 +228,7 @@ def test_16_bits_are_packed_where_the_machine_multiplies_them() -> None:
 
 def test_cudnn_attention_is_off_on_a_gpu() -> None:
     """It would plan every new shape anew, for 50 to 450 ms."""
-    assert torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
     with META:
         decoder = DECODERS["llama"]()
     with FakeTensorMode(allow_non_fake_inputs=True):

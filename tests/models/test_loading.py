@@ -94,6 +94,7 @@ def test_shards_and_dtype(tokenizer: Path, tmp_path: Path) -> None:
     assert "no model-00001.safetensors" in refusal(lumina(folder, tokenizer))
 
 
+@pytest.mark.process
 def test_on_the_meta_device_everything_is_weighed_and_nothing_read(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_grid_of_exact_weights_comes_back(kind: Quantization) -> None:
     assert torch.allclose(found, weight, rtol=1e-6)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_embedded_model(kind: Quantization) -> None:
     """Only the layers' linear layers shrink; the meta device gives the same bytes."""
@@ -81,6 +82,7 @@ def test_inputs_that_4_bits_do_not_fit() -> None:
         quantize(torch.zeros(8, 100), "nf4", torch.float32)
 
 
+@pytest.mark.process
 def test_images_and_log_rows(tmp_path: Path) -> None:
     """The same tokens by `ar` and `same-noise`; the log says which weights they are of."""
     tokens = {}
@@ -96,6 +98,7 @@ def test_images_and_log_rows(tmp_path: Path) -> None:
     assert labels == {"lossless to int8 weights"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", [None, *KINDS])
 def test_the_arithmetic_of_shapes(kind: Quantization | None) -> None:
     """What `sjdvp profiles` says is what a model of that shape takes, but for its norms."""
