@@ -49,7 +49,10 @@ def memory_plan(model: "ImageModel", config: RunConfig, free: int) -> MemoryPlan
     """Return what `model`, which may be on the meta device, needs of `free` bytes."""
     per_slot, cache = slot_bytes(model, config), kv_cache_bytes(model, config)
     pixels = pixel_bytes(model)
-    n_slots = max(0, usable(free) - model.n_bytes - pixels) // per_slot
+    room = usable(free) - model.n_bytes
+    if room < pixels + per_slot:  # one image fits at most where its pixels are made in bands
+        pixels = min(pixels, pixel_bytes(model, bands=True))
+    n_slots = max(0, room - pixels) // per_slot
     return MemoryPlan(model.n_bytes, cache, per_slot - cache, pixels, free, n_slots)
 
 
@@ -115,10 +118,11 @@ def _cache_by_device(model: "ImageModel", config: RunConfig) -> Counter[torch.de
     return size
 
 
-def pixel_bytes(model: "ImageModel") -> int:
+def pixel_bytes(model: "ImageModel", *, bands: bool = False) -> int:
     """Return the most bytes that decoding the pixels of one image holds, without the weights.
 
     Counted on the meta device, where nothing is computed. The workspaces of cuDNN come on top.
+    With `bands` of image rows it is less: so it is done when memory runs out.
     """
     decoder, layout = model.vq_decoder, model.layout
     if not isinstance(decoder, nn.Module):
@@ -127,7 +131,7 @@ def pixel_bytes(model: "ImageModel") -> int:
     on_meta = {name: torch.empty_like(weight, device=_META) for name, weight in weights}
     codes_1HW = torch.zeros(1, layout.rows, layout.columns, dtype=torch.int64, device=_META)
     with torch.no_grad(), _LiveBytes() as live:
-        functional_call(decoder, on_meta, (codes_1HW,))
+        functional_call(decoder, on_meta, (codes_1HW,), {"bands": bands})
     return live.most
 
 

@@ -166,6 +166,22 @@ def test_the_largest_batch_leaves_room_for_the_pixels(model, monkeypatch):
     assert memory.largest_batch(model, config) == 10
 
 
+def test_where_one_image_does_not_fit_its_pixels_are_made_in_bands(model, monkeypatch):
+    config = resolve("emoji", {"decoder.preset": "sjd"}, {}).config
+    slot = memory.slot_bytes(model, config)
+    whole, bands = 10_000_000, 4_000_000
+    monkeypatch.setattr(
+        memory, "pixel_bytes", lambda model, *, bands=False: 4_000_000 if bands else 10_000_000
+    )
+
+    def plan(room):
+        return memory.memory_plan(model, config, int((model.n_bytes + room) / 0.9) + 2)
+
+    assert (plan(slot + whole).pixels, plan(slot + whole).largest_batch) == (whole, 1)
+    assert (plan(slot + bands).pixels, plan(slot + bands).largest_batch) == (bands, 1)
+    assert plan(slot + bands - 10).largest_batch == 0
+
+
 def test_all_captures_share_one_stream_and_one_pool(monkeypatch):
     made, captured = [], []
 
