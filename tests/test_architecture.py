@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sjdvp
 
 LIBRARY = Path(sjdvp.__file__).parent
@@ -94,6 +96,7 @@ def test_every_folder_with_code_is_a_package() -> None:
     assert not {part(f) for f in FILES} & set(sys.stdlib_module_names), "shadows a module"
 
 
+@pytest.mark.process
 def test_generate_imports_no_torch_before_it_opens_a_model() -> None:
     code = "import sys, sjdvp.generate, sjdvp.runs.export; sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(LIBRARY.parent)}

@@ -221,6 +221,7 @@ def test_only_decoder_settings_are_swept(key):
         names("sjd", {key: ["1"]})
 
 
+@pytest.mark.process
 def test_compare_is_light():
     code = "import sys, sjdvp.compare; print(json.dumps(list(sys.modules)))"
     done = subprocess.run(

@@ -16,6 +16,7 @@ from sjdvp_cli.app import run
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
 
+@pytest.mark.process
 def test_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr("sys.argv", ["own_model.py", str(tmp_path / "own")])

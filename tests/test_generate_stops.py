@@ -184,6 +184,7 @@ def test_kill_9_in_the_middle_then_resume_gives_the_same_folder(
     assert check_folder(seeded).whole
 
 
+@pytest.mark.process
 def test_a_process_ends_though_its_pipe_stays_open(tmp_path):
     code = (
         "import sys; from pathlib import Path; from tests.fake_generator import *;"

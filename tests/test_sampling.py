@@ -76,6 +76,7 @@ def test_guidance():
     assert guided[0].allclose(torch.tensor(6.1)) and torch.equal(guided[1], cond[1])
 
 
+@pytest.mark.process
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(0, 2**23 - 1))
 @settings(max_examples=300, deadline=None)
 def test_draw_never_gives_a_code_of_weight_zero(weights, tick):

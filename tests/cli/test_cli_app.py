@@ -216,6 +216,7 @@ def test_help_answers_in_half_a_second():
     assert min(seconds() for _ in range(3)) < 0.5
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_no_traceback():
     command = [sys.executable, "-m", "sjdvp_cli", "profiles", "show"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
@@ -224,6 +225,7 @@ def test_a_closed_pipe_is_no_traceback():
     assert child.returncode == 141
 
 
+@pytest.mark.process
 def test_streams_are_utf_8_in_any_locale(tmp_path):
     file = tmp_path / "p.yaml"
     file.write_text("description: 日本\n", encoding="utf-8")

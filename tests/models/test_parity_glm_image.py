@@ -103,6 +103,7 @@ def test_prompt(tokenizer: Path) -> None:
     assert torch.equal(long.cond.embeds_PD[-n_end:], prompt.cond.embeds_PD[-n_end:])
 
 
+@pytest.mark.process
 def test_same_noise_is_plain_sampling(tokenizer: Path) -> None:
     model = opened(tokenizer)
     grey = replace(model, vq_decoder=GreyDecoder(model.token_embeds_VD))

@@ -149,6 +149,7 @@ def test_caption_hidden_on_the_right_side() -> None:
     )
 
 
+@pytest.mark.process
 def test_caption_greedy() -> None:
     model, _ = captions()
     expected = golden("llamagen_t2i")[1]

@@ -178,6 +178,7 @@ def test_json_has_the_stable_keys(folders):
     assert same["same_tokens_as_ar"] == 1
 
 
+@pytest.mark.process
 def test_report_is_light():
     code = "import sys, sjdvp.report.write; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run(

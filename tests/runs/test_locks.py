@@ -119,6 +119,7 @@ def test_a_lease_is_held_by_one_process_and_given_back(tmp_path, no_flock):
         pass
 
 
+@pytest.mark.process
 def test_a_lease_of_another_node_is_taken_over_when_it_is_silent(tmp_path, no_flock):
     leave_behind(tmp_path, "othernode", 1)
     told = []
@@ -179,6 +180,7 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
     assert refused.value.exit_code == 2
 
 
+@pytest.mark.process
 def test_waiting_is_told(tmp_path, monkeypatch, holder):
     monkeypatch.setattr(locks, "_TELL_AFTER_S", 0.2)
     lock = locks.FileLock(tmp_path / ".lock")
