@@ -302,7 +302,7 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
 
 
 @functools.cache
-def setting_types(cls: Any = RunConfig, where: str = "") -> dict[str, Any]:
+def setting_types(cls: Any = RunConfig, where: str = "") -> Mapping[str, Any]:
     """Return the type of every setting below the dataclass `cls`, by dotted key."""
     flat: dict[str, Any] = {}
     for key, hint in typing.get_type_hints(cls).items():

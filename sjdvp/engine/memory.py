@@ -122,7 +122,7 @@ def pixel_bytes(model: "ImageModel", *, bands: bool = False) -> int:
     """Return the most bytes that decoding the pixels of one image holds, without the weights.
 
     Counted on the meta device, where nothing is computed. The workspaces of cuDNN come on top.
-    With `bands` of image rows it is less: so it is done when memory runs out.
+    `bands` counts the way that takes less memory, in bands of image rows.
     """
     decoder, layout = model.vq_decoder, model.layout
     if not isinstance(decoder, nn.Module):
