@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from sjdvp import __version__
 from sjdvp.errors import ConfigError, SjdvpError
 from sjdvp_cli.errors import explain, report
-from sjdvp_cli.home import expands_home
+from sjdvp_cli.options import expands_home
 from sjdvp_cli.streams import StdoutError, prepare_streams, silence_stdout
 
 # Python searches for garbage cycles after every 700 new objects. Importing torch and transformers

@@ -12,7 +12,7 @@ import typer
 
 from sjdvp.errors import ConfigError
 from sjdvp.events import Event, ImageFinished, RunFinished
-from sjdvp_cli.home import expanded
+from sjdvp_cli.options import expanded
 from sjdvp_cli.streams import silence_stdout
 
 

@@ -1,10 +1,12 @@
-"""Flags in groups: a command takes dataclasses, and each field of a dataclass is one flag."""
+"""Flags: a command takes them in dataclasses, a field for each flag; paths may begin with ~."""
 
 import inspect
+import os
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -69,6 +71,27 @@ def _expand(command: Callable[..., Any]) -> Iterator[inspect.Parameter]:
         for f in fields(group):
             default = inspect.Parameter.empty if f.default is MISSING else f.default
             yield inspect.Parameter(f.name, keyword, default=default, annotation=hints[f.name])
+
+
+def expands_home(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Expand a leading ~ in paths: a shell does not do so in --out=~/x or within quotes."""
+
+    @wraps(command)
+    def wrapper(**given: Any) -> Any:
+        return command(**{name: _from_home(value) for name, value in given.items()})
+
+    return wrapper
+
+
+def expanded(path: Path) -> Path:
+    """Return the path with a leading ~ or ~NAME expanded, or unchanged where there is no home."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser fails without a home)
+
+
+def _from_home(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_home(one) for one in value]
+    return expanded(value) if isinstance(value, Path) else value
 
 
 _output = option("Output")

@@ -10,8 +10,7 @@ import typer
 
 from sjdvp.errors import ConfigError
 from sjdvp.text import counted
-from sjdvp_cli.home import expanded
-from sjdvp_cli.options import option, takes_options
+from sjdvp_cli.options import expanded, option, takes_options
 from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
