@@ -1,20 +1,23 @@
-"""`sjdvp generate`: prompts in, images and a log out."""
+"""`sjdvp generate`: prompts in, images and a log out; with --dry-run only the plan."""
 
 import contextlib
+import json
 import os
 import signal
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sjdvp.config import RunConfig
+from sjdvp.config import RunConfig, lossless_label
 from sjdvp.errors import BusyError, ConfigError, Interrupted, NotCachedError, SjdvpError, SlurmError
 from sjdvp.events import Event, Listener, one_at_a_time
 from sjdvp.jobs import ImageGenerator
+from sjdvp.presets import resolved_name
+from sjdvp.text import counted
 from sjdvp_cli.errors import report
 from sjdvp_cli.live import closing_line, watch
 from sjdvp_cli.log_rows import data_lines
@@ -22,6 +25,7 @@ from sjdvp_cli.options import Progress, option, takes_options
 from sjdvp_cli.processes import Processes
 from sjdvp_cli.prompts import Reading, Source
 from sjdvp_cli.settings import Settings
+from sjdvp_cli.tables import show_table
 
 if TYPE_CHECKING:
     from sjdvp.generate import Request
@@ -204,9 +208,7 @@ def command(
     request = make_request(source, reading, rows, resolved.config, images.out, images.shard)
     processes.check(resolved.config)
     if output.dry_run:
-        from sjdvp_cli.plan import show_plan
-
-        return show_plan(request, as_json=output.as_json)
+        return _show_plan(request, as_json=output.as_json)
     paths = output.printed == "paths"
     with data_lines(
         images.out, log=output.log, paths=paths, null=output.null, summary=output.as_json
@@ -246,6 +248,53 @@ def make_request(
         fail_fast=rows.fail_fast,
         argv=("sjdvp", *sys.argv[1:]),
     )
+
+
+def _show_plan(request: "Request", *, as_json: bool) -> int:
+    """Check a request as `generate` would, and print the plan; loads no model, writes nothing."""
+    from sjdvp.generate import preview
+
+    config, seen = request.config, preview(request)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    **asdict(seen),
+                    "out": str(request.out),
+                    "settings": config.pixel_settings(),
+                }
+            )
+        )
+        return 0
+    sampling, decoder, copies = config.sampling, config.decoder, config.run.num_images_per_prompt
+    plan: dict[str, Any] = {
+        "images": "unknown: prompts come from stdin"
+        if seen.requested is None
+        else f"{seen.requested}, {seen.done} of them finished",
+        "images per prompt": copies,
+        "prompts": f"{seen.format}, {counted(seen.skipped_lines, 'blank line')} skipped, "
+        f"{counted(seen.duplicates, 'duplicate')}",
+        "empty rows": f"{seen.empty_rows} skipped" if seen.empty_rows else None,
+        "left out": "; ".join(seen.notes) or None,
+        "shard": request.shard,
+        "files": ", ".join([str(request.out / file) for file in seen.files] + ["…"]),
+        "profile": f"{config.profile} ({config.model.backbone})",
+        "size": f"{config.model.width}x{config.model.height}"
+        if config.model.width
+        else "default of the model",
+        "sampling": f"CFG scale {sampling.cfg_scale}, temperature {sampling.temperature}, "
+        f"top-k {sampling.top_k}, top-p {sampling.top_p}, min-p {sampling.min_p}",
+        "negative prompt": sampling.negative_prompt,
+        "decoder": f"{resolved_name(decoder.preset)}, window {decoder.window}, "
+        f"{lossless_label(decoder.lossless, config.model.quantize)}",
+        "seed": "random" if seen.seed is None else seen.seed,
+        "batch size": config.run.batch_size,
+        "device": config.run.device,
+        "fingerprint": config.fingerprint(),
+    }
+    rows = [[key, str(value)] for key, value in plan.items() if value is not None]
+    show_table(["what", "value"], rows)
+    return 0
 
 
 def _generate(request: "Request", processes: Processes, lines: Listener, output: Output) -> int:
