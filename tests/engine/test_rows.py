@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.groups import EngineKind, Groups
+from sjdvp.engine.scheduler import EngineKind, Groups
 from sjdvp.interfaces import ImageLayout
 from sjdvp.jobs import Job
 from tests.engine.conftest import DECODERS, Queue, settings, tokens_and_nfe
