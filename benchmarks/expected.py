@@ -9,8 +9,7 @@ from torch import nn
 from benchmarks.models import LARGE, large, large_config, small, small_config
 from benchmarks.timing import clock, milliseconds, print_head, print_row
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.estimate import CARDS, Machine, counted
-from sjdvp.engine.gpu_estimate import estimate_on
+from sjdvp.engine.estimate import CARDS, Machine, counted, estimate_on
 from sjdvp.models.layers import packed
 from sjdvp.models.random_weights import open_random_model, tiny
 from sjdvp.models.shapes import shape_of

@@ -72,8 +72,7 @@ def _show(problem: str, facts: dict[str, str], *, as_json: bool) -> int:
 
 def _expected(config: RunConfig, card: str) -> tuple[str, dict[str, str]]:
     """Return why a profile does not fit on a GPU of that memory, or "", and what to expect."""
-    from sjdvp.engine.estimate import CARDS
-    from sjdvp.engine.gpu_estimate import estimate_on
+    from sjdvp.engine.estimate import CARDS, estimate_on
 
     if config.decoder.window == "auto":
         config = config.with_window(LARGEST_AUTO_WINDOW)

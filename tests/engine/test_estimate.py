@@ -8,10 +8,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from sjdvp.decode.step import decode_step
-from sjdvp.engine import gpu_estimate, memory
+from sjdvp.engine import estimate, memory
 from sjdvp.engine.engine import Engine
-from sjdvp.engine.estimate import CARDS, Machine, Work, counted, widest_window
-from sjdvp.engine.gpu_estimate import estimate_on
+from sjdvp.engine.estimate import CARDS, Machine, Work, counted, estimate_on, widest_window
 from sjdvp.models.random_weights import open_random_model, tiny
 from sjdvp.models.shapes import SHAPES, shape_of
 from sjdvp.profiles import list_profiles, resolve
@@ -26,7 +25,7 @@ def config(profile="lumina-mgpt-7b-768", **changes):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(gpu_estimate, "shape_of", lambda profile: tiny(shape_of(profile)))
+    monkeypatch.setattr(estimate, "shape_of", lambda profile: tiny(shape_of(profile)))
 
 
 def test_an_operation_starts_and_then_waits_for_memory_or_arithmetic():
