@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sjdvp.config import RunConfig
+from sjdvp.errors import ImageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +61,13 @@ class ImageResult:
         if self.error is not None:
             return "failed"
         return "tokens" if self.image_HWC is None else "ok"
+
+
+def error_fields(error: ImageError | None) -> dict[str, str] | None:
+    """Return the `error` of a log row; null for an image that succeeded."""
+    if error is None:
+        return None
+    return {"type": type(error).__name__, "message": str(error), "hint": error.hint}
 
 
 def token_digest(tokens: Iterable[int]) -> str:

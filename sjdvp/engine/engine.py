@@ -22,13 +22,12 @@ from sjdvp.decode.step import admit, decode_step, window_input
 from sjdvp.engine.cuda_graph import layer_parts, make_step, pick_mode
 from sjdvp.engine.devices import GPU, device_name, peak_memory, synchronize, use_device
 from sjdvp.engine.disk_cache import cached_neighbours
-from sjdvp.engine.metrics import decoding_stats, error_fields
 from sjdvp.engine.model_runner import ModelRunner
 from sjdvp.engine.pixels import PixelDecoder
 from sjdvp.engine.scheduler import ImageSequence, Slots, next_jobs
 from sjdvp.errors import ImageError, PromptError
-from sjdvp.interfaces import EncodedPrompt
-from sjdvp.jobs import ImageResult, Job, JobQueue, token_digest
+from sjdvp.interfaces import EncodedPrompt, ImageLayout
+from sjdvp.jobs import ImageResult, Job, JobQueue, error_fields, token_digest
 from sjdvp.models.base import ImageModel
 from sjdvp.sampling import MOST_TIES
 
@@ -256,3 +255,37 @@ def _check_size(job: Job, image_HWC: "np.ndarray[Any, Any]") -> None:
 def _side_stream(device: torch.device) -> AbstractContextManager[object]:
     """Return a context for the pixels: on a GPU they run beside the steps, which do not wait."""
     return torch.Stream(device) if device.type == GPU else nullcontext()
+
+
+def decoding_stats(layout: ImageLayout, window: int, accepted_S: Tensor) -> dict[str, Any]:
+    """Return how the tokens of one image were decoded, from which were accepted [S].
+
+    Each iteration commits accepted tokens and one more, which ends it; only the last may lack it.
+    So the acceptance map gives every count: NFE, draft tokens tested, and `accept_hist[k]`, the
+    number of iterations that committed k tokens. Forced tokens do not count as drafted.
+    """
+    is_forced = layout.forced_at(torch.arange(layout.length)).tolist()
+    is_accepted = accepted_S.tolist()
+    hist, drafted, size = [0] * (window + 1), 0, 0
+    for position in range(1, layout.length):  # position 0 is sampled from the prefill
+        size += 1
+        drafted += size < window and not is_forced[position]  # the last of W is the bonus token
+        if not is_accepted[position] or position == layout.length - 1:
+            hist[size] += 1
+            size = 0
+    accept_map = layout.image_tokens(accepted_S.int()).tolist()
+    nfe, accepted = sum(hist), sum(accept_map)
+    return {
+        "nfe": nfe,
+        "image_tokens": layout.length,
+        "tokens_per_nfe": _ratio(layout.length, nfe),
+        "drafted": drafted,
+        "accepted": accepted,
+        "accept_rate": _ratio(accepted, drafted),
+        "accept_hist": hist,
+        "accept_map": "".join(map(str, accept_map)),
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return round(part / whole, 6) if whole else None

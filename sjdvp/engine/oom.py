@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from sjdvp.engine.metrics import error_fields
 from sjdvp.errors import DeviceError, ImageError
-from sjdvp.jobs import ImageGenerator, ImageResult, Job, JobQueue
+from sjdvp.jobs import ImageGenerator, ImageResult, Job, JobQueue, error_fields
 
 _HINT = "use a smaller --size or --window, a smaller --dtype, or a device with more memory"
 # torch raises a plain RuntimeError on the CPU, from CUDA graphs, and from the libraries of a GPU.
