@@ -18,10 +18,9 @@ from sjdvp.engine.devices import (
     use_device,
     use_few_threads,
 )
-from sjdvp.engine.engine import Engine
+from sjdvp.engine.engine import Engine, PixelDecoder
 from sjdvp.engine.memory import MemoryPlan, free_bytes, memory_plan, pick_batch_size, usable
 from sjdvp.engine.oom import ElasticBatch, must_fit
-from sjdvp.engine.pixels import PixelDecoder
 from sjdvp.engine.scheduler import EngineKind, Groups
 from sjdvp.errors import ConfigError, DeviceError
 from sjdvp.models import open_model
