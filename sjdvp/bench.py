@@ -1,7 +1,8 @@
 """How fast a model decodes on this machine, over batch sizes and windows, beside its limits.
 
 A decode step and the bare forward pass of the same shapes are timed alternating, while images are
-being decoded: a slow moment of the machine affects both.
+being decoded: a slow moment of the machine affects both. `window: auto` and `batch_size: auto` are
+measured in the same way, once per machine and model.
 """
 
 import statistics
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +21,12 @@ from sjdvp.config import RunConfig
 from sjdvp.decode.state import State
 from sjdvp.decode.step import admit
 from sjdvp.engine.cuda_graph import Step, make_step, pick_mode
-from sjdvp.engine.devices import GPU, device_name, synchronize
+from sjdvp.engine.devices import GPU, device_name, pick_device, synchronize
+from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.estimate import Machine
-from sjdvp.engine.memory import kv_cache_bytes, largest_batch, slot_bytes
+from sjdvp.engine.loading import load_model
+from sjdvp.engine.memory import kv_cache_bytes, largest_batch, slot_bytes, usual_batch_size
 from sjdvp.engine.oom import must_fit, release_memory
 from sjdvp.errors import PromptError
 from sjdvp.models.base import ImageModel
@@ -31,6 +34,8 @@ from sjdvp.models.base import ImageModel
 PROMPT, CLASS = "a red apple", "207"  # the second for models that take ImageNet classes
 _WARMUP = 2
 _COPY_BYTES = 2**28
+_AUTO_WINDOWS = (8, 16, 32)
+_AUTO_STEPS = 48  # about one image of the embedded model, the first image rows of a large one
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +245,73 @@ def best(points: Sequence[Point]) -> Point:
 
 def _speed(point: Point) -> float:
     return point.images_per_s or point.batch_size * point.window / point.step_ms / 1e6
+
+
+def pick_window(config: RunConfig, tell: Callable[[str], None]) -> int:
+    """Return the window with the most images per second for `config`, whose window is auto.
+
+    With batch size 1 that is the window of least latency. Where nothing is stored it is measured,
+    which takes the time of loading the model and of a few hundred steps. `tell` gets a message.
+    """
+    device = pick_device(config.run.device)
+    fastest = load_fastest(config, device)
+    if fastest:
+        tell(f"window auto: {fastest.window}, as measured before on this machine")
+        return fastest.window
+    windows = ", ".join(map(str, _auto_windows(device)))
+    tell(
+        f"window auto: measuring windows {windows}, once on this machine for this model and decoder"
+    )
+    return _fastest_here(config, device).window
+
+
+def _auto_windows(device: torch.device) -> tuple[int, ...]:
+    """Return the windows to choose from; 64 is nearly free for one image on a GPU."""
+    return _AUTO_WINDOWS if device.type == "cpu" else (*_AUTO_WINDOWS, 64)
+
+
+def _fastest_here(config: RunConfig, device: torch.device) -> Fastest:
+    model = load_model(config)
+    if config.run.batch_size == "auto":
+        fits = largest_batch(model, config.with_window(max(_auto_windows(device))))
+        batch_sizes = sorted({1, min(usual_batch_size(device), fits)})
+    else:
+        batch_sizes = [config.run.batch_size]
+    points = list(
+        bench(model, config, batch_sizes, _auto_windows(device), _AUTO_STEPS, trained=True)
+    )
+    remember(config, device, points)
+    del model
+    release_memory()
+    return _fastest(points)
+
+
+def remember(config: RunConfig, device: torch.device, points: Sequence[Point]) -> None:
+    """Store the fastest of the measured points, for each question that they answer.
+
+    A question is a window, or auto, with a batch size, or auto. They answer `window: auto` only if
+    all windows that it chooses from were measured.
+    """
+    measured = sorted({point.window for point in points})
+    windows: list[int | Literal["auto"]] = [*measured]
+    if {*_auto_windows(device)} <= {*measured}:
+        windows.append("auto")
+    sizes: list[int | Literal["auto"]] = ["auto", *sorted({point.batch_size for point in points})]
+    for window in windows:
+        for size in sizes:
+            candidates = [
+                point
+                for point in points
+                if window in ("auto", point.window) and size in ("auto", point.batch_size)
+            ]
+            if len(candidates) > 1:
+                decoder = replace(config.decoder, window=window)
+                question = replace(
+                    config, decoder=decoder, run=replace(config.run, batch_size=size)
+                )
+                save_fastest(question, device, _fastest(candidates))
+
+
+def _fastest(points: Sequence[Point]) -> Fastest:
+    point = best(points)
+    return Fastest(point.window, point.batch_size)

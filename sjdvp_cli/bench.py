@@ -72,8 +72,7 @@ def command(measurement: Measurement, settings: DecoderSettings) -> int:
         read_numbers("--windows", str(measurement.windows)) if chosen else [config.decoder.width]
     )
 
-    from sjdvp.autotune import remember
-    from sjdvp.bench import bench, best
+    from sjdvp.bench import bench, best, remember
 
     model = _open(config, measurement.random_weights)
     trained = measurement.random_weights is None

@@ -346,7 +346,7 @@ def _requeue() -> None:
 
 def pick_window(config: RunConfig) -> int:
     """Return the number that replaces `window: auto`; torch is imported here and not before."""
-    from sjdvp.autotune import pick_window
+    from sjdvp.bench import pick_window
 
     return pick_window(config, lambda message: typer.echo(f"sjdvp: {message}", err=True))
 

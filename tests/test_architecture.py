@@ -32,7 +32,6 @@ MAY_IMPORT = {
     "compare": MIDDLE | {"engine", "generate", "report"},
     "analysis": MIDDLE | {"decode", "engine", "models", "report", "compare"},
     "bench": MIDDLE | {"decode", "engine", "models"},
-    "autotune": MIDDLE | {"bench", "engine"},
     "quality": ON_DISK | {"report"},
     "report": ON_DISK,
     "slurm": ON_DISK,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sjdvp import autotune
-from sjdvp.bench import bench, best
+from sjdvp.bench import _auto_windows, bench, best, pick_window, remember
 from sjdvp.engine.disk_cache import Fastest, load_fastest, save_fastest
 from sjdvp.engine.engine import Engine
 from sjdvp.engine.memory import free_bytes, kv_cache_bytes, largest_batch, pick_batch_size
@@ -126,22 +125,22 @@ def test_an_incomplete_file_counts_as_missing(monkeypatch, tmp_path, text):
 
 def test_the_window_auto_is_measured_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(autotune, "_WINDOWS", (2, 4))
-    monkeypatch.setattr(autotune, "_STEPS", 5)
+    monkeypatch.setattr("sjdvp.bench._AUTO_WINDOWS", (2, 4))
+    monkeypatch.setattr("sjdvp.bench._AUTO_STEPS", 5)
     model, _ = tiny_model()
     opened = []
-    monkeypatch.setattr(autotune, "load_model", lambda config: opened.append(config) or model)
+    monkeypatch.setattr("sjdvp.bench.load_model", lambda config: opened.append(config) or model)
     config = resolve("emoji", {"decoder.window": "auto", "run.batch_size": "2"}).config
     told = []
-    window = autotune.pick_window(config, told.append)
+    window = pick_window(config, told.append)
     assert window in (2, 4) and len(opened) == 1 and "measuring windows 2, 4" in told[0]
-    assert autotune.pick_window(config, told.append) == window and len(opened) == 1
+    assert pick_window(config, told.append) == window and len(opened) == 1
     assert told[1:] == [f"window auto: {window}, as measured before on this machine"]
 
 
 def test_a_gpu_is_also_measured_with_the_window_of_the_published_results():
-    assert autotune._windows(CPU) == (8, 16, 32)
-    assert autotune._windows(torch.device("cuda")) == (8, 16, 32, 64)
+    assert _auto_windows(CPU) == (8, 16, 32)
+    assert _auto_windows(torch.device("cuda")) == (8, 16, 32, 64)
 
 
 def test_the_fastest_point_is_stored_for_each_question(monkeypatch, tmp_path):
@@ -152,12 +151,12 @@ def test_the_fastest_point_is_stored_for_each_question(monkeypatch, tmp_path):
     points = [
         replace(point, images_per_s=speeds[point.batch_size, point.window]) for point in measured
     ]
-    autotune.remember(config, CPU, points)
+    remember(config, CPU, points)
     assert (
         load_fastest(replace(config, decoder=replace(config.decoder, window="auto")), CPU) is None
     )  # 2 and 4 are not all there is
-    monkeypatch.setattr(autotune, "_WINDOWS", (2, 4))
-    autotune.remember(config, CPU, points)
+    monkeypatch.setattr("sjdvp.bench._AUTO_WINDOWS", (2, 4))
+    remember(config, CPU, points)
 
     def asked(window, batch_size):
         decoder, run = (
