@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sjdvp.report.load import load_runs
+from sjdvp.report.page import make_thumbs
 from sjdvp.report.table import as_json, make_results
-from sjdvp.report.thumbs import make_thumbs
 from tests.report.synthetic import GOLDEN, HOSTILE, make_run, written_report
 
 
@@ -145,7 +145,7 @@ def test_an_empty_run_has_a_page(tmp_path):
 def test_thumbs_keep_within_their_allowance(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", "sjd", 6, size=200)
     files = sorted((run / "images").iterdir())
-    monkeypatch.setattr("sjdvp.report.thumbs.PAGE_BYTES", 6 * 3000)
+    monkeypatch.setattr("sjdvp.report.page.PAGE_BYTES", 6 * 3000)
     small = make_thumbs(files)
     assert all(len(thumb.uri) <= 3000 and 48 <= thumb.width <= 200 for thumb in small.values())
 
