@@ -61,8 +61,7 @@ def command(
     Also shows how much likelihood relaxed verifiers lose. For times use compare or bench.
     """
     from sjdvp.analysis.metrics import read_sums, sums_path
-    from sjdvp.analysis.page import write_page
-    from sjdvp.analysis.summary import Analyzed, as_json, tables
+    from sjdvp.analysis.summary import Analyzed, as_json, tables, write_page
     from sjdvp.compare import variant_folders
     from sjdvp.report.load import load_runs
     from sjdvp.runs.atomic import storage_hint
