@@ -13,7 +13,6 @@ from typing import BinaryIO
 from sjdvp.errors import PromptError
 from sjdvp.runs.prompts.asked import IGNORE, read_asked
 from sjdvp.runs.prompts.columns import Template
-from sjdvp.runs.prompts.folder import Part, open_folder
 from sjdvp.runs.prompts.model import (
     Blank,
     Empty,
@@ -28,7 +27,7 @@ from sjdvp.runs.prompts.model import (
     is_blank,
     skipped_remarks,
 )
-from sjdvp.runs.prompts.open import open_text
+from sjdvp.runs.prompts.open import Part, open_folder, open_text
 from sjdvp.text import printable, shortened
 
 _CHUNK = 1 << 16
