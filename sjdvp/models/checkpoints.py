@@ -80,10 +80,12 @@ def renamed(name: str, table: Iterable[tuple[str, str]]) -> str:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a weights file, or a folder with one (or with shards and their index) of the usual name.
 
-    Raises WeightsError when there is none, and says what the folder holds instead.
+    Raises WeightsError when there is none, and says what the folder holds instead; and when the
+    weights were quantized by another library.
     """
     if path.is_file():
         return _merge(path.name, [path])
+    _refuse_quantized(path)
     for name in ("model.safetensors", "pytorch_model.bin", "model.ckpt"):
         if (path / name).is_file():
             return _merge(path.name, [path / name])
@@ -278,6 +280,19 @@ class _Pickle:
             (content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)), content
         )
         return {name: value for name, value in inner.items() if isinstance(value, Tensor)}
+
+
+def _refuse_quantized(folder: Path) -> None:
+    """Raise WeightsError for weights that another library stored in a format of its own."""
+    config = folder / "config.json"
+    values = read_json(config) if config.is_file() else {}
+    about = values.get("quantization_config") or values.get("compression_config")
+    if about:
+        method = about.get("quant_method", "an unknown method")
+        raise WeightsError(
+            f"{folder}: its weights are already quantized ({method}), which is not supported",
+            "give the full checkpoint; the setting model.quantize quantizes it while loading",
+        )
 
 
 def _shards(folder: Path, index: str) -> list[Path]:

@@ -20,6 +20,7 @@ from sjdvp.config import Quantization
 from sjdvp.errors import ConfigError
 
 _GROUP = 64  # inputs that share a scale, in 4 bits
+_BLOCK = 2**20  # weights that are quantized at a time: intermediate results stay small
 _FP8 = torch.float8_e4m3fn
 _NF4 = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
@@ -79,7 +80,13 @@ def quantize(weight: Tensor, kind: Quantization, dtype: torch.dtype) -> tuple[Te
 
     Raises ConfigError when 4 bits do not fit the number of inputs.
     """
-    weight = weight.float()
+    n_rows = len(weight) if weight.is_meta else max(1, _BLOCK // weight.shape[1])
+    blocks = [_quantize_rows(rows.float(), kind, dtype) for rows in weight.split(n_rows)]
+    packed, scale = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return packed, scale
+
+
+def _quantize_rows(weight: Tensor, kind: Quantization, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if kind in _VALUES:
         return _quantize_groups(weight, kind, dtype)
     largest = 127.0 if kind == "int8" else torch.finfo(_FP8).max

@@ -17,6 +17,7 @@ from sjdvp.errors import ConfigError, SjdvpError, WeightsError
 from sjdvp.models import open_model
 from sjdvp.models.checkpoints import Checkpoint, load_strict, open_checkpoint
 from sjdvp.models.device_map import DeviceMap
+from sjdvp_cli.app import run
 from tests.models.harness import CPU, PARITY
 from tests.models.tiny import chameleon_tokenizer, emu3_tokenizer, text_encoder
 
@@ -146,6 +147,37 @@ def test_wrong_files_are_refused_with_the_reason(tokenizer: Path, tmp_path: Path
             vq_decoder=str(PARITY / "llamagen_c2i" / "c2i_tiny_64.pt"),
         )
     )
+
+
+QUANTIZED: dict[str, dict[str, object]] = {
+    "bitsandbytes": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "torchao": {"quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}}},
+    "gptq": {"bits": 4, "group_size": 128},
+    "awq": {"bits": 4, "version": "gemm"},
+    "fp8": {"weight_block_size": [128, 128]},
+    "compressed-tensors": {"format": "float-quantized"},
+}
+
+
+@pytest.mark.parametrize("method", QUANTIZED)
+def test_weights_quantized_by_other_libraries_are_refused(
+    method: str, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By name, with the setting that helps, and before a folder is made."""
+    folder, out = shutil.copytree(PARITY / "lumina1_lm", tmp_path / "model"), tmp_path / "out"
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": method, **QUANTIZED[method]}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert f"already quantized ({method})" in refusal(lumina(folder, tokenizer))
+    vqgan = PARITY / "chameleon_vqgan" / "vqgan.ckpt"
+    settings = [f"model.tokenizer={tokenizer}", f"model.vq_decoder={vqgan}"]
+    settings += ["model.resolution=null", "model.width=64", "model.height=64"]
+    line = ["generate", "--profile", "lumina-mgpt-7b-768", "--model", str(folder), "-o", str(out)]
+    line += [word for setting in settings for word in ("--set", setting)]
+    assert run([*line, "--prompt", "a cat", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert f"already quantized ({method})" in error and "model.quantize" in error
+    assert not out.exists()
 
 
 def test_llamagen_stages_are_not_confused(tmp_path: Path) -> None:
