@@ -8,6 +8,7 @@ checkout.
     images     images per second over batch sizes and windows         about 15 minutes
     startup    from the shell to the help and to the first image      about 2 minutes
     expected   step times from counted operations, and measured ones  about 2 minutes
+    loading    memory while loading 1.4 B weights in each format      about 5 minutes
     cards      every profile on four GPUs, computed without one       about 10 minutes
 
 Prints Markdown tables, row by row. With one thread, times are processor seconds: what a clock shows
@@ -20,6 +21,7 @@ import torch
 
 from benchmarks.expected import cards, expected
 from benchmarks.images import images
+from benchmarks.loading import loading
 from benchmarks.startup import startup
 from benchmarks.tables import latency, published, steps, wide
 
@@ -31,6 +33,7 @@ TABLES = {
     "images": images,
     "startup": startup,
     "expected": expected,
+    "loading": loading,
     "cards": cards,
 }
 
