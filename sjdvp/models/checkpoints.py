@@ -288,7 +288,8 @@ def _refuse_quantized(folder: Path) -> None:
     values = read_json(config) if config.is_file() else {}
     about = values.get("quantization_config") or values.get("compression_config")
     if about:
-        method = about.get("quant_method", "an unknown method")
+        named = isinstance(about, dict) and about.get("quant_method")
+        method = named or "an unknown method"
         raise WeightsError(
             f"{folder}: its weights are already quantized ({method}), which is not supported",
             "give the full checkpoint; the setting model.quantize quantizes it while loading",
