@@ -1,5 +1,6 @@
 """The training of the embedded model on made-up images, with a transformer of a few weights."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -12,13 +13,21 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sjdvp.models import emoji
 from training.emoji import evaluate, export, prompts, relaxed
-from training.emoji.batches import N_POSITIONS, TrainingSource, corrupt, keep
+from training.emoji.batches import (
+    N_IMAGE_TOKENS,
+    N_POSITIONS,
+    TrainingSource,
+    corrupt,
+    keep,
+    position_phrases,
+)
 from training.emoji.captions import BOI, BOS, PAD, UNK, build_tokenizer, caption, held_out_pairs
 from training.emoji.codebook import (
     CLEAR,
     N_PATCH_TOKENS,
     build_table,
     k_means,
+    offsets,
     place,
     to_features,
     to_patches,
@@ -39,7 +48,7 @@ def drawings(n: int = 4) -> np.ndarray:
     rng = np.random.default_rng(0)
     out = []
     for i in range(n):
-        alpha = np.clip((14 + 2 * i - np.hypot(x, y)) / 3, 0, 1)[..., None]
+        alpha = np.clip((26 + 3 * i - np.hypot(x, y)) / 3, 0, 1)[..., None]
         shade = rng.random(3) * (0.6 + 0.4 * np.sin(x / 3 + i)[..., None] ** 2)
         out.append(np.concatenate([alpha * shade, alpha], -1))
     return np.array(out, np.float32)
@@ -82,9 +91,29 @@ def test_a_shift_by_whole_patches_moves_tokens_unchanged(source: TrainingSource)
     assert (np.roll(place(near, 0, 0, 4), (3, 2), (0, 1)) == place(near, 3, 2, 4)).all()
 
 
+def test_every_offset_leaves_a_margin_on_all_sides(source: TrainingSource) -> None:
+    near = np.full((10, 10), CLEAR)
+    near[3:5, 1:9] = 7  # a wide object: its offsets reach outside the image
+    tops, lefts = offsets(near)
+    assert (tops, lefts) == (range(-2, 11), range(1, 6))
+    for top, left in itertools.product((tops[0], tops[-1]), (lefts[0], lefts[-1])):
+        filled = place(near, top, left, 0) == 7
+        assert filled.sum() == 16
+        assert not filled[[0, -1]].any() and not filled[:, [0, 1, -2, -1]].any()
+    for concept in range(len(FEW)):
+        assert all(len(steps) >= 3 for steps in source.offsets(concept))
+
+
+def test_a_position_is_named_only_where_it_is_true() -> None:
+    allowed = (range(1, 6), range(2, 5))
+    assert position_phrases((1, 4), allowed) == ["at the top", "on the right"]
+    assert position_phrases((5, 3), allowed) == ["at the bottom"]
+    assert position_phrases((3, 3), allowed) == ["in the middle"]
+
+
 def test_distance_is_the_mean_over_black_and_white() -> None:
     one, other = to_patches(drawings())[0, 4:6, 4].reshape(2, -1)
-    pixels = np.stack([one, other]).reshape(2, 16, 4)
+    pixels = np.stack([one, other]).reshape(2, 64, 4)
     black, white = pixels[..., :3], pixels[..., :3] + 1 - pixels[..., 3:]
     want = (np.square(black[0] - black[1]).sum() + np.square(white[0] - white[1]).sum()) / 2
     assert np.square(to_features(one) - to_features(other)).sum() == pytest.approx(want, rel=1e-5)
@@ -105,7 +134,7 @@ def test_texture_samples_near_tokens_and_clear_patches_stay_clear(source: Traini
     clear = table.near_CPPK[..., 0] == CLEAR
     assert clear.any() and (table.near_CPPK[clear] == CLEAR).all()
     entropy = -(table.chance_CPPK * np.log(table.chance_CPPK + 1e-12)).sum(-1)[~clear].mean()
-    assert entropy == pytest.approx(0.7, abs=0.02)
+    assert entropy == pytest.approx(0.5, abs=0.02)
 
 
 # ---- captions and the split
@@ -123,7 +152,7 @@ def test_every_caption_names_its_concept_and_its_colour() -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         name, colour = NAMES[rng.integers(len(NAMES))], COLOURS[rng.integers(len(COLOURS))]
-        text = caption(name, colour, rng)
+        text = caption(name, colour, ["on the left"], rng)
         assert name in text and (colour in text or colour == "white")
 
 
@@ -163,7 +192,7 @@ def test_corruption_spoils_inputs_of_some_rows_only() -> None:
 
 def test_kept_places_hold_the_object_and_stand_for_all(source: TrainingSource) -> None:
     rng = np.random.default_rng(0)
-    clean = source.image(1, 3, rng).reshape(-1)
+    clean = source.tokens_at(1, 3, source.offset(1, rng), rng).reshape(-1)
     places, weight = keep(clean, 160, rng)
     assert places[0] == 0 and (np.diff(places) > 0).all()
     assert set(np.flatnonzero(clean < N_PATCH_TOKENS)) <= set(places)
@@ -175,23 +204,20 @@ def test_kept_places_hold_the_object_and_stand_for_all(source: TrainingSource) -
 def test_padding_and_left_out_places_change_no_loss_by_themselves(source: TrainingSource) -> None:
     transformer = small_transformer(source.tokenizer.get_vocab_size())
     batch = source.batch(0, 2, 0.0)
-    piece = (batch.text_BT, batch.pos_BK, batch.input_BK, batch.target_BK, batch.weight_BK)
+    piece = batch.tensors()
     padded = (torch.nn.functional.pad(batch.text_BT, (3, 0), value=PAD), *piece[1:])
-    assert loss_of(transformer, 1024, *piece).item() == pytest.approx(
-        loss_of(transformer, 1024, *padded).item(), rel=1e-5
-    )
+    losses = [loss_of(transformer, N_IMAGE_TOKENS, *tensors).item() for tensors in (piece, padded)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_newton_schulz_makes_a_matrix_nearly_orthogonal() -> None:
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonal(torch.randn(2, 24, 40), rounds=8))
+    values = torch.linalg.svdvals(orthogonal(torch.randn(2, 24, 40), rounds=8).float())
     assert values.min() > 0.5 and values.max() < 1.3
 
 
 def test_training_goes_on_where_it_stopped(source: TrainingSource, tmp_path: Path) -> None:
-    plan = TransformerPlan(
-        batch=4, micro=2, workers=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e9
-    )
+    plan = TransformerPlan(batch=4, compile=False, sparse=96, warmup_steps=1, budget_s=1e9)
 
     def trainer(folder: str) -> Trainer:
         return Trainer(
@@ -209,28 +235,18 @@ def test_training_goes_on_where_it_stopped(source: TrainingSource, tmp_path: Pat
     assert resumed.step == 4
     for a, b in zip(whole.average.parameters(), resumed.average.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-    assert whole.workers.gradients(source.batch(0, 4, 0.0, 64)) < first
+    assert whole.one_step() < first
 
 
-def test_the_last_stretch_leaves_one_average_behind_and_ships_what_lies_between(
+def test_the_end_of_the_budget_trains_on_clean_inputs_and_all_positions(
     source: TrainingSource, tmp_path: Path
 ) -> None:
-    plan = TransformerPlan(
-        batch=4, micro=2, compile=False, sparse=64, warmup_steps=1, budget_s=1e-6, last_s=1e6
-    )
+    plan = TransformerPlan(compile=False)
     trainer = Trainer(small_transformer(source.tokenizer.get_vocab_size()), source, plan, tmp_path)
-    trainer.one_step()  # spends the budget
-    before = [p.clone() for p in trainer.before.parameters()]
-    assert trainer.progress > 1 and trainer.n_kept == N_POSITIONS
-    assert plan.corrupted_share(0.5) == 0.5 and plan.corrupted_share(trainer.progress) == 0.25
-    trainer.one_step()
-    shipped = list(trainer.shipped().parameters())
-    for was, then, now, between in zip(
-        before, trainer.before.parameters(), trainer.average.parameters(), shipped, strict=True
-    ):
-        assert torch.equal(was, then)
-        torch.testing.assert_close(between, (then + now) / 2)
-    assert not torch.equal(before[0], next(trainer.average.parameters()))
+    assert plan.corrupted_share(0) == plan.corrupted and trainer.n_kept == plan.sparse
+    trainer.spent_s = 0.95 * plan.budget_s
+    assert plan.corrupted_share(trainer.progress) == 0 and trainer.n_kept == N_POSITIONS
+    assert plan.rate(trainer.progress, 5000) < 0.02
 
 
 # ---- scores
@@ -253,6 +269,20 @@ def test_scoring_knows_right_from_wrong() -> None:
     )
 
 
+def test_an_object_at_the_border_and_a_piece_wrapped_around_are_cut() -> None:
+    whole = np.uint8(np.round(255 * paste(drawings()[3], 3, 4, 2)))
+    at_border = np.roll(whole, -45, axis=1)
+    wrapped = np.roll(whole, 50, axis=1)
+    speck = whole.copy()
+    speck[0, :5] = 0
+    assert evaluate.cut(np.stack([whole, at_border, wrapped, speck])).tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
 # ---- what ships
 
 
@@ -266,11 +296,11 @@ def test_the_stored_model_is_complete_and_small() -> None:
         "sjdvp.json",
         "vq_decoder.safetensors",
     } == set(files)
-    assert sum(files.values()) <= 25e6
+    assert sum(files.values()) <= 40e6
     about = json.loads((MODEL / "sjdvp.json").read_text("utf-8"))
-    assert about["format"] == "sjdvp.model/1" and about["vocab_size"] == 1024
+    assert about["format"] == "sjdvp.model/1" and about["vocab_size"] == N_IMAGE_TOKENS
     config = json.loads((MODEL / "config.json").read_text("utf-8"))
-    assert about["first_image_id"] + 1024 == config["vocab_size"]
+    assert about["first_image_id"] + N_IMAGE_TOKENS == config["vocab_size"]
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     assert tokenizer.get_vocab_size() == about["first_image_id"]
     assert tokenizer.to_str() == build_tokenizer(NAMES).to_str()
@@ -283,7 +313,7 @@ def test_the_palette_is_told_apart() -> None:
     colours = np.array(list(PALETTE.values()), float)
     apart = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + 1e9 * np.eye(len(colours))
     assert apart.min() > evaluate.FAR
-    assert IMAGE_SIDE == 16 * 4
+    assert IMAGE_SIDE == 16 * 8
 
 
 def test_images_of_a_sweep_are_found_whatever_it_varies(tmp_path):

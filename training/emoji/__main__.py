@@ -2,6 +2,8 @@
 
 python -m training.emoji --work FOLDER              everything
 python -m training.emoji --work FOLDER --score      only generate and score with the shipped model
+
+It downloads with npm and renders with resvg_py: ``pip install resvg_py`` first.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def train(work: Path, model: Path, options: argparse.Namespace) -> None:
     if not options.export:
         pixels.run()
         transformer.run()
-    export.write(model, transformer.shipped(), pixels.average, source.tokenizer, DEFAULTS)
+    export.write(model, transformer.average, pixels.average, source.tokenizer, DEFAULTS)
 
 
 def show(work: Path, model: Path, run: Path | None) -> int:
@@ -110,9 +112,8 @@ def show(work: Path, model: Path, run: Path | None) -> int:
         evaluate.sample(run, model)
     images_PS = evaluate.load_run(run, asks)
     scores, rows = evaluate.score(images_PS, asks, images)
-    evaluate.sheet(images_PS[:96, 0]).quantize(256, dither=Image.Dither.NONE).save(
-        work / "samples.png", optimize=True
-    )
+    sheet = evaluate.sheet(images_PS[:64, 0], columns=8)
+    sheet.quantize(256, dither=Image.Dither.NONE).save(work / "samples.png", optimize=True)
     (work / "scores.json").write_text(json.dumps(asdict(scores), indent=2) + "\n", "utf-8")
     sys.stdout.write(evaluate.report(scores, rows, source.names) + "\n")
     return 0 if scores.passed() else 1

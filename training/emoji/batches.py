@@ -13,18 +13,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.emoji.captions import BOI, BOS, PAD, caption
-from training.emoji.codebook import N_PATCH_TOKENS, Ints, TokenTable, place
+from training.emoji.codebook import N_PATCH_TOKENS, Ints, TokenTable, offsets, place
 from training.emoji.data import COLOURS, Floats
 
 GRID = 16
-N_IMAGE_TOKENS = 1024
+N_IMAGE_TOKENS = 4096
 N_POSITIONS = GRID * GRID
 TEXT_LENGTH = 24
 DROPPED = 0.1
 WHITE_SHARE = 0.5
-TOPS, LEFTS = (0, 2, 4), (0, 1, 2, 3, 4)
-ALL_TOPS = (0, 1, 2, 3, 4)
-"""The offsets of an object of 12x12 patches: 15 for most of the training, 25 in its last part."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,9 @@ class Batch:
     target_BK: Tensor
     weight_BK: Tensor
 
-    def pieces(self, size: int) -> list[tuple[Tensor, ...]]:
-        """Cut the batch into small ones."""
-        every = (self.text_BT, self.pos_BK, self.input_BK, self.target_BK, self.weight_BK)
-        return list(zip(*(t.split(size) for t in every), strict=True))
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return all tensors in the order of the loss's arguments."""
+        return self.text_BT, self.pos_BK, self.input_BK, self.target_BK, self.weight_BK
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,16 @@ class TrainingSource:
     n_image_tokens: int = N_IMAGE_TOKENS
 
     def batch(
-        self,
-        step: int,
-        size: int,
-        corrupted_share: float,
-        n_kept: int = N_POSITIONS,
-        tops: tuple[int, ...] = TOPS,
+        self, step: int, size: int, corrupted_share: float, n_kept: int = N_POSITIONS
     ) -> Batch:
         """Return the batch of one step."""
         rng = np.random.default_rng((self.seed, step))
         concept_B = [int(c) for c in rng.integers(len(self.names), size=size)]
         colour_B = [self.colour(c, rng) for c in concept_B]
-        pairs = list(zip(concept_B, colour_B, strict=True))
-        clean_BC = np.stack([self.image(c, k, rng, tops) for c, k in pairs]).reshape(size, -1)
-        text = [self._text(c, k, rng) for c, k in pairs]
+        offset_B = [self.offset(c, rng) for c in concept_B]
+        samples = list(zip(concept_B, colour_B, offset_B, strict=True))
+        clean_BC = np.stack([self.tokens_at(*s, rng) for s in samples]).reshape(size, -1)
+        text = [self._text(*s, rng) for s in samples]
         fed_BC = np.roll(corrupt(clean_BC, corrupted_share, rng), 1, axis=1)
         kept = [keep(row, n_kept, rng) for row in clean_BC]
         pos_BK = np.stack([place for place, _ in kept])
@@ -84,21 +76,23 @@ class TrainingSource:
             torch.from_numpy(np.stack([weight for _, weight in kept])),
         )
 
-    def image(
-        self, concept: int, colour: int, rng: np.random.Generator, tops: tuple[int, ...] = ALL_TOPS
-    ) -> Ints:
-        """Return one image's tokens [16, 16], its object at a random offset."""
-        top, left = spot(rng, tops)
-        return self.tokens_at(concept, colour, top, left, rng)
+    def offset(self, concept: int, rng: np.random.Generator) -> tuple[int, int]:
+        """Return a random offset of an object: its top row and left column."""
+        tops, lefts = self.offsets(concept)
+        return int(rng.choice(tops)), int(rng.choice(lefts))
+
+    def offsets(self, concept: int) -> tuple[range, range]:
+        """Return every top row and left column of an object."""
+        return offsets(self.table.near_CPPK[concept, ..., 0])
 
     def tokens_at(
-        self, concept: int, colour: int, top: int, left: int, rng: np.random.Generator
+        self, concept: int, colour: int, offset: tuple[int, int], rng: np.random.Generator
     ) -> Ints:
         """Return tokens [16, 16] with the object at a given offset and random texture."""
         near, chance = self.table.near_CPPK[concept], self.table.chance_CPPK[concept]
         pick = (rng.random((*near.shape[:2], 1)) > chance.cumsum(-1)).sum(-1, keepdims=True)
         tokens = np.take_along_axis(near, np.minimum(pick, near.shape[-1] - 1), -1)[..., 0]
-        return place(tokens, top, left, colour)
+        return place(tokens, *offset, colour)
 
     def colour(self, concept: int, rng: np.random.Generator) -> int:
         """White half of the time, never a held-out pair."""
@@ -114,18 +108,27 @@ class TrainingSource:
         allowed = [k for k in range(1, len(COLOURS)) if (concept, k) not in self.held_out]
         return allowed[int(rng.integers(len(allowed)))]
 
-    def _text(self, concept: int, colour: int, rng: np.random.Generator) -> list[int]:
+    def _text(
+        self, concept: int, colour: int, offset: tuple[int, int], rng: np.random.Generator
+    ) -> list[int]:
         """Return a caption's ids between special tokens, left-padded; a tenth have no caption."""
-        words = self.tokenizer.encode(caption(self.names[concept], COLOURS[colour], rng)).ids
+        positions = position_phrases(offset, self.offsets(concept))
+        text = caption(self.names[concept], COLOURS[colour], positions, rng)
+        words = self.tokenizer.encode(text).ids
         if rng.random() < DROPPED:
             words = []
         ids = [BOS, *words[: TEXT_LENGTH - 2], BOI]
         return [PAD] * (TEXT_LENGTH - len(ids)) + ids
 
 
-def spot(rng: np.random.Generator, tops: tuple[int, ...] = ALL_TOPS) -> tuple[int, int]:
-    """Return a random offset of an object: its top row and left column."""
-    return int(rng.choice(tops)), int(rng.choice(LEFTS))
+def position_phrases(offset: tuple[int, int], allowed: tuple[range, range]) -> list[str]:
+    """Return every phrase that says truly where an object is."""
+    phrases = []
+    words = (("at the top", "at the bottom"), ("on the left", "on the right"))
+    for at, steps, (low, high) in zip(offset, allowed, words, strict=True):
+        share = (at - steps[0]) / (len(steps) - 1)
+        phrases += [low] if share <= 0.25 else [high] if share >= 0.75 else []
+    return phrases or ["in the middle"]
 
 
 def corrupt(clean_BC: Ints, share: float, rng: np.random.Generator) -> Ints:

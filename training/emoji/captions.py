@@ -14,6 +14,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[BOI]")
 PAD, UNK, BOS, BOI = range(4)
 HELD_OUT_SHARE = 0.1
 TEXT_MULTIPLE = 64
+POSITION_SHARE = 0.15
 LEADS = (
     "a photo of", "a picture of", "an emoji of", "a drawing of", "an illustration of",
     "a painting of", "an image of", "a close up of", "a cute", "a small", "a big", "one",
@@ -54,14 +55,19 @@ def article(name: str) -> str:
     return "an" if name[0] in "aeiou" else "a"
 
 
-def caption(name: str, colour: str, rng: np.random.Generator) -> str:
-    """One caption; six tenths are plain, the rest carry fillers and words the model must ignore."""
+def caption(name: str, colour: str, positions: list[str], rng: np.random.Generator) -> str:
+    """One caption; six tenths are plain, the rest carry fillers and words the model must ignore.
+
+    Some name the object's position, by one of the phrases in ``positions``.
+    """
     phrase = name if rng.random() < 0.5 else f"{article(name)} {name}"
     plain = rng.random() < 0.6
     if not plain and rng.random() < 0.5:
         phrase = f"{LEADS[rng.integers(len(LEADS))]} {phrase}"
     if not plain and rng.random() < 0.5:
         phrase = f"{phrase} {_distraction(rng)}"
+    if rng.random() < POSITION_SHARE:
+        phrase = f"{phrase} {positions[rng.integers(len(positions))]}"
     phrase = _with_background(phrase, colour, rng)
     if not plain and rng.random() < 0.5:
         phrase += TAILS[rng.integers(len(TAILS))]
@@ -94,7 +100,8 @@ def build_tokenizer(names: list[str]) -> Tokenizer:
         [normalizers.NFKC(), normalizers.Lowercase(), normalizers.Replace("’", "'")]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+|[^\w\s]"), "removed", invert=True)
-    texts = [*names, *COLOURS, *LEADS, *TAILS, *FILLERS, "a an on background and with - ' . , ! ?"]
+    texts = [*names, *COLOURS, *LEADS, *TAILS, *FILLERS]
+    texts += ["at the top bottom on left right in middle", "a an background and with - ' . , ! ?"]
     words = {word for text in texts for word in _words(tokenizer, text)}
     vocabulary = [*SPECIALS, *sorted(words)]
     missing = -len(vocabulary) % TEXT_MULTIPLE

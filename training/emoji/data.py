@@ -1,14 +1,13 @@
-"""The training images: Noto emoji art with emojibase names, cut to one size.
+"""The training images: Noto emoji with emojibase names, rendered to one size.
 
 Knows nothing about tokens or captions. Images are premultiplied RGBA in [0, 1].
 """
 
 from __future__ import annotations
 
+import io
 import json
-import shutil
 import subprocess
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-IMAGE_SIDE = 64
-OBJECT_SIDE = 48
-PACKAGES = {"google": "emoji-datasource-google@16.0.0", "emojibase": "emojibase-data@17.0.0"}
-WANTED = ("package/img/google/64/", "package/emoji.json", "package/en/data.json", "package/LICENSE")
+IMAGE_SIDE = 128
+OBJECT_SIDE = 80
+RENDERED_SIDE = 256
+PACKAGES = ("@iconify-json/noto@1.2.9", "emojibase-data@17.0.0")
 CONCEPTS_FILE = Path(__file__).with_name("concepts.txt")
 
 PALETTE: dict[str, tuple[int, int, int]] = {
@@ -54,50 +53,48 @@ def read_concepts(path: Path = CONCEPTS_FILE) -> list[Concept]:
 
 def fetch(cache: Path) -> None:
     """Bring both npm packages into ``cache`` unless they are there already."""
+    if (cache / "node_modules").is_dir():
+        return
     cache.mkdir(parents=True, exist_ok=True)
-    for folder, package in PACKAGES.items():
-        if (cache / folder).is_dir():
-            continue
-        done = subprocess.run(
-            ["npm", "pack", "--silent", package],
-            cwd=cache,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        archive = cache / done.stdout.split()[-1]
-        _unpack(archive, cache / folder)
-        archive.unlink()
-
-
-def _unpack(archive: Path, target: Path) -> None:
-    """Keep only the members the recipe reads; the folder appears when it is complete."""
-    partial = target.with_name(target.name + ".tmp")
-    shutil.rmtree(partial, ignore_errors=True)
-    with tarfile.open(archive) as tar:
-        members = [m for m in tar.getmembers() if m.name.startswith(WANTED)]
-        tar.extractall(partial, members=members, filter="data")
-    (partial / "package").rename(target)
-    shutil.rmtree(partial)
+    command = ["npm", "install", "--silent", "--ignore-scripts", "--prefix", str(cache)]
+    subprocess.run([*command, *PACKAGES], check=True)
 
 
 def load_images(cache: Path, concepts: list[Concept]) -> Floats:
-    """Every concept's image, [N, 48, 48, 4] premultiplied RGBA."""
-    labels = {
-        row["label"]: row["hexcode"]
-        for row in json.loads((cache / "emojibase/en/data.json").read_text("utf-8"))
+    """Every concept's image, [N, 80, 80, 4] premultiplied RGBA; rendered only once."""
+    kept = cache / f"images{OBJECT_SIDE}.npy"
+    if not kept.exists():
+        np.save(kept, np.stack([fit(render(svg)) for svg in svg_bodies(cache, concepts)]))
+    images: Floats = np.load(kept)
+    return images
+
+
+def svg_bodies(cache: Path, concepts: list[Concept]) -> list[str]:
+    """Return each concept's SVG without its outermost element."""
+    noto = cache / "node_modules/@iconify-json/noto"
+    icons = json.loads((noto / "icons.json").read_text("utf-8"))["icons"]
+    names = {
+        _bare(hexcode): name
+        for hexcode, name in json.loads((noto / "chars.json").read_text("utf-8")).items()
     }
-    files = {
-        _bare(row["unified"]): row["image"]
-        for row in json.loads((cache / "google/emoji.json").read_text("utf-8"))
-    }
-    folder = cache / "google/img/google/64"
-    return np.stack([fit(Image.open(folder / files[_bare(labels[c.label])])) for c in concepts])
+    emojibase = cache / "node_modules/emojibase-data/en/data.json"
+    hexcodes = {row["label"]: row["hexcode"] for row in json.loads(emojibase.read_text("utf-8"))}
+    return [icons[names[_bare(hexcodes[c.label])]]["body"] for c in concepts]
+
+
+def render(body: str, side: int = RENDERED_SIDE) -> Image.Image:
+    """Render the body of an SVG of 128x128 units; needs the package resvg_py."""
+    import resvg_py
+
+    space = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    svg = f'<svg {space} viewBox="0 0 128 128" width="{side}" height="{side}">{body}</svg>'
+    png = resvg_py.svg_to_bytes(svg_string=svg, skip_system_fonts=True)
+    return Image.open(io.BytesIO(bytes(png)))
 
 
 def _bare(hexcode: str) -> str:
     """Return the code points without the variation selector, on which the two packages differ."""
-    return hexcode.replace("-FE0F", "")
+    return hexcode.lower().replace("-fe0f", "")
 
 
 def fit(image: Image.Image, side: int = OBJECT_SIDE) -> Floats:

@@ -1,11 +1,13 @@
 """Scores of a finished run of the 200 fixed prompts, two images each, with any decoder.
 
 Background: the median colour of the outermost patches is nearest to the one asked for. Concept: of
-all concepts at all offsets on that background, the nearest in pixels is the one asked for.
+all concepts at all offsets on that background, the nearest in pixels is the one asked for. Cut: an
+object, or a piece of one, reaches the border of the image.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import ndimage
 
 from sjdvp.runs.log import finished, read_log
 from training.emoji.batches import GRID
@@ -29,6 +32,8 @@ FAR = 48.0
 """A background further than this from every named colour (Euclidean, of 255) is none of them."""
 VISIBLE_LEVELS, VISIBLE_SHARE = 32, 0.05
 """Two images differ visibly when this share of pixels differs by more than this many levels."""
+BORDER, VISIBLE_PIXELS = 4, 6
+"""A piece of at least this many pixels that reaches the outermost pixels makes an image cut."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Scores:
     concept_trained: float
     concept_held_out: float
     differ: float
+    cut: float
     n_images: int
 
     def passed(self) -> bool:
@@ -48,6 +54,7 @@ class Scores:
             and self.concept_trained >= 0.95
             and self.concept_held_out >= 0.90
             and self.differ >= 0.90
+            and self.cut <= 0.01
         )
 
 
@@ -70,7 +77,7 @@ def sample(out: Path, model: Path | None = None, extra: tuple[str, ...] = ()) ->
 
 
 def load_run(folder: Path, asks: list[Ask]) -> NDArray[np.uint8]:
-    """All images of a finished run, [prompts, seeds, 64, 64, 3]."""
+    """All images of a finished run, [prompts, seeds, 128, 128, 3]."""
     entries = read_log(folder)
     missing = {(i, s) for i in range(len(asks)) for s in range(N_SEEDS)} - finished(folder, entries)
     if missing:
@@ -110,13 +117,17 @@ def nearest_concepts(
     objects = _halved(concepts)
     want_CD = (objects[..., :3] - objects[..., 3:] * back).reshape(len(objects), -1)
     side, step = objects.shape[1], PATCH // 2
-    offsets = range(GRID - OBJECT_PATCHES + 1)
-    corners = [(step * top, step * left) for top in offsets for left in offsets]
-    windows_NPD = np.stack(
-        [got[:, y : y + side, x : x + side].reshape(len(got), -1) for y, x in corners], axis=1
-    )
-    distance_NPC = np.square(want_CD).sum(1) - 2 * windows_NPD @ want_CD.T
-    return distance_NPC.min(1).argmin(1)
+    # Empty outer patches of an object may lie outside: every offset with its middle inside counts.
+    beyond = OBJECT_PATCHES // 2 - 1
+    margin = (beyond * step, beyond * step)
+    got = np.pad(got, ((0, 0), margin, margin, (0, 0)))
+    offsets = range(0, step * (GRID + 2 * beyond - OBJECT_PATCHES + 1), step)
+    distance_NC = np.full((len(got), len(objects)), np.inf, np.float32)
+    for y, x in itertools.product(offsets, offsets):
+        window_ND = got[:, y : y + side, x : x + side].reshape(len(got), -1)
+        at_offset_NC = np.square(want_CD).sum(1) - 2 * window_ND @ want_CD.T
+        distance_NC = np.minimum(distance_NC, at_offset_NC)
+    return distance_NC.argmin(1)
 
 
 def _halved(images: Floats) -> Floats:
@@ -134,15 +145,33 @@ def differ(one_N: NDArray[np.uint8], other_N: NDArray[np.uint8]) -> NDArray[np.b
     return apart.mean((1, 2)) >= VISIBLE_SHARE
 
 
+def cut(images_N: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Whether an object or a piece of one reaches the border of each image.
+
+    In training images at least one patch of background surrounds every object.
+    """
+    frame = np.ones(images_N.shape[1:3], bool)
+    frame[BORDER:-BORDER, BORDER:-BORDER] = False
+    found = []
+    for image in images_N.astype(np.float32):
+        background = np.median(image[frame], axis=0)
+        labels, _ = ndimage.label(np.linalg.norm(image - background, axis=-1) > FAR)
+        at_border = np.unique(labels[frame])
+        sizes = np.bincount(labels.ravel())[at_border[at_border > 0]]
+        found.append(bool((sizes >= VISIBLE_PIXELS).any()))
+    return np.array(found)
+
+
 def score(
     images_PS: NDArray[np.uint8], asks: list[Ask], concepts: Floats
 ) -> tuple[Scores, list[dict[str, Any]]]:
-    """Return the four scores, and for each image what was asked and what was found."""
+    """Return the scores, and for each image what was asked and what was found."""
     flat = images_PS.reshape(-1, *images_PS.shape[2:])
     asked = [ask for ask in asks for _ in range(images_PS.shape[1])]
     seen = backgrounds(flat)
     # An image on a wrong background is compared on the background it has: one fault counts once.
     ground = np.where(seen >= 0, seen, [ask.colour for ask in asked])
+    reaches_border = cut(flat)
     thing = np.zeros(len(flat), np.int64)
     for colour in np.unique(ground):
         thing[ground == colour] = nearest_concepts(flat[ground == colour], int(colour), concepts)
@@ -153,8 +182,9 @@ def score(
             "background": bool(b == a.colour),
             "concept": bool(t == a.concept),
             "nearest": int(t),
+            "cut": bool(c),
         }
-        for a, b, t in zip(asked, seen, thing, strict=True)
+        for a, b, t, c in zip(asked, seen, thing, reaches_border, strict=True)
     ]
     return (
         Scores(
@@ -162,6 +192,7 @@ def score(
             concept_trained=_share([r["concept"] for r in rows if not r["held_out"]]),
             concept_held_out=_share([r["concept"] for r in rows if r["held_out"]]),
             differ=_share(differ(images_PS[:, 0], images_PS[:, 1]).tolist()),
+            cut=_share([r["cut"] for r in rows]),
             n_images=len(rows),
         ),
         rows,
@@ -177,9 +208,9 @@ def report(scores: Scores, rows: list[dict[str, Any]], names: list[str]) -> str:
     """Write the misses and one JSON line, for a terminal."""
     lines = [
         f"missed: {r['prompt']}: background {'right' if r['background'] else 'wrong'}, "
-        f"nearest is {names[r['nearest']]}"
+        f"nearest is {names[r['nearest']]}{', cut' if r['cut'] else ''}"
         for r in rows
-        if not (r["background"] and r["concept"])
+        if not (r["background"] and r["concept"]) or r["cut"]
     ]
     return "\n".join([*lines, json.dumps(asdict(scores) | {"passed": scores.passed()})])
 

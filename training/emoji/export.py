@@ -18,16 +18,16 @@ from training.emoji.captions import BOI, BOS, PAD
 
 FORMAT = "sjdvp.model/1"
 GRID = 16
-PIXELS_PER_TOKEN = 4
-N_IMAGE_TOKENS = 1024
+PIXELS_PER_TOKEN = 8
+N_IMAGE_TOKENS = 4096
 MAX_PROMPT_TOKENS = 32
 LICENCE = "Apache-2.0 (weights, Noto emoji art); MIT (emojibase names)"
 VQ_DECODER: dict[str, Any] = {
     "embed_dim": 64,
     "num_embeddings": N_IMAGE_TOKENS,
-    "latent_channels": 64,
+    "latent_channels": 128,
     "base_channels": 64,
-    "channel_multiplier": [1, 1, 1],
+    "channel_multiplier": [1, 1, 2, 4],
     "num_res_blocks": 0,
     "num_patches": GRID,
     "in_channels": 3,

@@ -18,6 +18,7 @@ def orthogonal(matrix_NRC: Tensor, rounds: int = 5) -> Tensor:
     """Return the nearest half-orthogonal matrices, roughly: singular values of 0.7 to 1.2."""
     a, b, c = COEFFICIENTS
     x = matrix_NRC / matrix_NRC.flatten(1).norm(dim=1).clamp_min(1e-7)[:, None, None]
+    x = x.bfloat16()
     tall = x.size(-2) > x.size(-1)
     x = x.mT if tall else x
     for _ in range(rounds):
@@ -57,4 +58,4 @@ class Muon(torch.optim.Optimizer):
         scale = max(1.0, stack.size(1) / stack.size(2)) ** 0.5
         for p, change in zip(matrices, orthogonal(stack), strict=True):
             p.mul_(1 - group["lr"] * group["weight_decay"])
-            p.add_(change.view_as(p), alpha=-group["lr"] * scale)
+            p.add_(change.view_as(p).to(p.dtype), alpha=-group["lr"] * scale)

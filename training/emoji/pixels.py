@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sjdvp.models.vq import TamingDecoder
 from training.emoji import checkpoint
-from training.emoji.batches import GRID, TrainingSource, spot
+from training.emoji.batches import GRID, TrainingSource
 from training.emoji.codebook import N_PATCH_TOKENS, PATCH
 from training.emoji.data import COLOURS, IMAGE_SIDE, PALETTE, Floats
 from training.emoji.muon import Muon
@@ -34,7 +34,8 @@ class PixelPlan:
     muon_lr: float = 0.01
     adam_lr: float = 3e-3
     warmup_steps: int = 20
-    flat_weight: float = 3.0
+    flat_weight: float = 2.0
+    edge_weight: float = 0.5
     average: float = 0.995
     save_every_s: float = 60.0
 
@@ -62,18 +63,20 @@ def prepare(pixels: TamingDecoder, centres_KD: Floats) -> None:
 
 
 def to_bytes(image_BCHW: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Images as [B, 64, 64, 3] bytes."""
+    """Images as [B, 128, 128, 3] bytes."""
     whole = (127.5 * image_BCHW + 127.5).round().clamp(0, 255).to(torch.uint8)
     return whole.permute(0, 2, 3, 1).numpy()
 
 
 def paste(image: Floats, top: int, left: int, colour: int) -> Floats:
-    """Return the clean RGB image [64, 64, 3] in [0, 1] that belongs to a placement of patches."""
+    """Return the clean RGB image [128, 128, 3] in [0, 1] that belongs to a placement of patches."""
     canvas = np.empty((IMAGE_SIDE, IMAGE_SIDE, 3), np.float32)
     canvas[:] = np.asarray(PALETTE[COLOURS[colour]], np.float32) / 255
-    side = image.shape[0]
-    window = canvas[top * PATCH : top * PATCH + side, left * PATCH : left * PATCH + side]
-    window[:] = image[..., :3] + (1 - image[..., 3:]) * window
+    # At a negative offset the outer patches of the object lie outside; they are empty.
+    (y, inner_y), (x, inner_x) = ((max(i * PATCH, 0), max(-i * PATCH, 0)) for i in (top, left))
+    inside = image[inner_y : inner_y + IMAGE_SIDE - y, inner_x : inner_x + IMAGE_SIDE - x]
+    window = canvas[y : y + inside.shape[0], x : x + inside.shape[1]]
+    window[:] = inside[..., :3] + (1 - inside[..., 3:]) * window
     return canvas
 
 
@@ -81,10 +84,9 @@ def example(source: TrainingSource, images: Floats, rng: np.random.Generator) ->
     """Textured tokens [16, 16] of a trained pair and their image."""
     concept = int(rng.integers(len(source.names)))
     colour = source.colour(concept, rng)
-    top, left = spot(rng)
-    return source.tokens_at(concept, colour, top, left, rng), paste(
-        images[concept], top, left, colour
-    )
+    offset = source.offset(concept, rng)
+    tokens = source.tokens_at(concept, colour, offset, rng)
+    return tokens, paste(images[concept], *offset, colour)
 
 
 class PixelTrainer:
@@ -98,7 +100,8 @@ class PixelTrainer:
         plan: PixelPlan,
         folder: Path,
     ) -> None:
-        self.pixels, self.source, self.images, self.plan = pixels.train(), source, images, plan
+        self.pixels = pixels.train().to(memory_format=torch.channels_last)
+        self.source, self.images, self.plan = source, images, plan
         self.average = copy.deepcopy(pixels).requires_grad_(False).eval()
         matrices = [p for n, p in pixels.named_parameters() if p.ndim == 4 and "conv_out" not in n]
         rest = [p for n, p in pixels.named_parameters() if p.ndim != 4 or "conv_out" in n]
@@ -133,7 +136,9 @@ class PixelTrainer:
         )
         tokens_BC = torch.from_numpy(np.stack(tokens)).flatten(1)
         want = torch.from_numpy(np.stack(clean)).permute(0, 3, 1, 2) * 2 - 1
-        loss = self._loss(self.pixels(tokens_BC.view(-1, GRID, GRID)), want, tokens_BC)
+        with torch.autocast("cpu", torch.bfloat16):
+            got = self.pixels(tokens_BC.view(-1, GRID, GRID))
+        loss = self._loss(got.float(), want, tokens_BC)
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, self.spent_s / self.plan.budget_s)))
         rate = min(1.0, (self.step + 1) / self.plan.warmup_steps) * max(0.01, cosine)
         self.pixels.zero_grad(set_to_none=True)
@@ -147,14 +152,16 @@ class PixelTrainer:
         return loss.item()
 
     def _loss(self, got: Tensor, want: Tensor, tokens_BC: Tensor) -> Tensor:
-        """Absolute and squared error, flat background weighted up."""
+        """Absolute and squared error, flat background weighted up, and the error of edges."""
         side = IMAGE_SIDE // PATCH
         flat = (tokens_BC >= N_PATCH_TOKENS).float().view(-1, 1, side, side)
         weight = 1 + (self.plan.flat_weight - 1) * flat.repeat_interleave(
             PATCH, 2
         ).repeat_interleave(PATCH, 3)
         error = got - want
-        return ((error.abs() + 2 * error.square()) * weight).mean()
+        edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
+        flat_error = ((error.abs() + 2 * error.square()) * weight).mean()
+        return flat_error + self.plan.edge_weight * edges
 
     @torch.no_grad()
     def _average(self) -> None:
