@@ -52,7 +52,7 @@ class ModelShape:
 _CHAMELEON = ModelShape(32, 4096, 11008, 32, 32, 8192, n_ids=65536, vq="chameleon")
 
 SHAPES = {  # by profile
-    "emoji": ModelShape(8, 256, 704, 4, 4, 1024, pixels_per_token=4, max_prompt=32, side=64),
+    "emoji": ModelShape(8, 256, 704, 4, 4, 4096, pixels_per_token=8, max_prompt=32, side=128),
     "lumina-mgpt-7b-*": replace(_CHAMELEON, row_end=True),
     "lumina-mgpt-34b-*": ModelShape(
         48, 8192, 22016, 64, 8, 8192, n_ids=65536, row_end=True, vq="chameleon"

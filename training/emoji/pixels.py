@@ -100,7 +100,8 @@ class PixelTrainer:
         plan: PixelPlan,
         folder: Path,
     ) -> None:
-        self.pixels = pixels.train().to(memory_format=torch.channels_last)
+        self.pixels = pixels.train()
+        self.pixels.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.source, self.images, self.plan = source, images, plan
         self.average = copy.deepcopy(pixels).requires_grad_(False).eval()
         matrices = [p for n, p in pixels.named_parameters() if p.ndim == 4 and "conv_out" not in n]
