@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from sjdvp.models import emoji
 from training.emoji import evaluate, export, prompts, relaxed
@@ -238,14 +240,22 @@ def test_training_goes_on_where_it_stopped(source: TrainingSource, tmp_path: Pat
     assert whole.one_step() < first
 
 
-def test_the_end_of_the_budget_trains_on_clean_inputs_and_all_positions(
+def test_a_rotary_frequency_turns_once_in_a_row() -> None:
+    config = export.transformer_config(10)
+    rotary = LlamaRotaryEmbedding(config)
+    assert config.head_dim == export.HEAD_SIZE
+    turns = rotary.inv_freq * export.GRID / (2 * math.pi)
+    assert (turns - 1).abs().min() < 1e-5
+
+
+def test_the_end_of_the_budget_trains_on_all_positions(
     source: TrainingSource, tmp_path: Path
 ) -> None:
     plan = TransformerPlan(compile=False)
     trainer = Trainer(small_transformer(source.tokenizer.get_vocab_size()), source, plan, tmp_path)
-    assert plan.corrupted_share(0) == plan.corrupted and trainer.n_kept == plan.sparse
+    assert trainer.n_kept == plan.sparse
     trainer.spent_s = 0.95 * plan.budget_s
-    assert plan.corrupted_share(trainer.progress) == 0 and trainer.n_kept == N_POSITIONS
+    assert trainer.n_kept == N_POSITIONS
     assert plan.rate(trainer.progress, 5000) < 0.02
 
 

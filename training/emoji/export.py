@@ -6,6 +6,7 @@ Knows the shapes of the two networks and the files they are kept in, not how the
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ GRID = 16
 PIXELS_PER_TOKEN = 8
 N_IMAGE_TOKENS = 4096
 MAX_PROMPT_TOKENS = 32
+HEAD_SIZE = 64
+# The fourth frequency turns once in a row of 16 tokens: its phase relative to the last prompt token
+# is the column. With the usual 10,000 no frequency does, and objects begin in wrong columns.
+ROPE_THETA = (GRID / (2 * math.pi)) ** (HEAD_SIZE / 2 / 3)
 LICENCE = "Apache-2.0 (weights, Noto emoji art); MIT (emojibase names)"
 VQ_DECODER: dict[str, Any] = {
     "embed_dim": 64,
@@ -47,7 +52,7 @@ def transformer_config(n_text: int) -> LlamaConfig:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=512,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=False,
         bos_token_id=BOS,
         eos_token_id=None,

@@ -38,9 +38,8 @@ class TransformerPlan:
     warmup_steps: int = 30
     final_share: float = 0.01
     corrupted: float = 0.5
-    clean_from: float = 0.88
     sparse: int = 128
-    dense_from: float = 0.85
+    dense_from: float = 0.7
     average: float = 0.99
     save_every_s: float = 150.0
     log_every: int = 10
@@ -51,10 +50,6 @@ class TransformerPlan:
         return min(1.0, (step + 1) / self.warmup_steps) * (
             self.final_share + (1 - self.final_share) * cosine
         )
-
-    def corrupted_share(self, progress: float) -> float:
-        """Return the share of images with corrupted inputs: none at the end."""
-        return self.corrupted if progress < self.clean_from else 0.0
 
 
 def loss_of(
@@ -137,8 +132,7 @@ class Trainer:
     def one_step(self) -> float:
         """One batch, one update of the weights and of their average."""
         began = time.monotonic()
-        share = self.plan.corrupted_share(self.progress)
-        batch = self.source.batch(self.step, self.plan.batch, share, self.n_kept)
+        batch = self.source.batch(self.step, self.plan.batch, self.plan.corrupted, self.n_kept)
         loss = self.loss_of(self.transformer, self.source.n_image_tokens, *batch.tensors())
         loss.backward()
         rate = self.plan.rate(self.progress, self.step)
