@@ -12,7 +12,7 @@ RECORDS = [
     {"prompt": "a red apple", "seed": 1},
     {"prompt": "a red apple", "seed": 1, "cfg_scale": 4},
     {"prompt": "a red apple", "seed": 1, "negative_prompt": 'a "red" apple, $HOME'},
-    {"prompt": "a red apple", "seed": 1, "size": 64},
+    {"prompt": "a red apple", "seed": 1, "size": 128},
 ]
 
 
