@@ -27,7 +27,7 @@ from training.emoji.pixels import PixelPlan, PixelTrainer, prepare
 from training.emoji.train import Trainer, TransformerPlan
 
 SHIPPED = Path(emoji.__file__).parent / "model"
-DEFAULTS = {"cfg_scale": 1.5, "temperature": 0.8, "top_k": 0, "top_p": 1.0}
+DEFAULTS = {"cfg_scale": 1.2, "temperature": 0.8, "top_k": 0, "top_p": 1.0}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

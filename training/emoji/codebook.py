@@ -20,9 +20,9 @@ N_PATCH_TOKENS = 4087
 N_NEAR = 6
 TEXTURE_NATS = 0.5
 OBJECT_PATCHES = OBJECT_SIDE // PATCH
-ROW_MARGIN, COLUMN_MARGIN = 1, 2
-"""Patches of background between an object and the border. Columns need more: in raster order a
-sample begins an object in a wrong column more often than in a wrong row."""
+TOP_MARGIN, MARGIN = 1, 2
+"""Patches of background between an object and the border, at the top and at the other sides. An
+object that begins one row or column too late is then still whole."""
 CLEAR = -1
 """Marks an empty patch; an image has the token of its background there."""
 
@@ -152,8 +152,6 @@ def place(near_PP: Ints, top: int, left: int, colour: int, grid: int = 16) -> In
 def offsets(near_PP: Ints, grid: int = 16) -> tuple[range, range]:
     """Return the top rows and left columns that leave a margin of background around an object."""
     rows, columns = np.nonzero(near_PP != CLEAR)
-    top, left = (
-        range(margin - int(at.min()), grid - margin - int(at.max()))
-        for at, margin in ((rows, ROW_MARGIN), (columns, COLUMN_MARGIN))
-    )
+    top = range(TOP_MARGIN - int(rows.min()), grid - MARGIN - int(rows.max()))
+    left = range(MARGIN - int(columns.min()), grid - MARGIN - int(columns.max()))
     return top, left
