@@ -57,7 +57,7 @@ def test_the_last_attempt_counts(tmp_path):
     ("other", "word"),
     [
         ({"settings": {"sampling.temperature": 0.5}}, "sampling.temperature is 0.5, not"),
-        ({"settings": {"sampling.cfg_scale": 4.0}}, "sampling.cfg_scale is 4.0, not 1.5"),
+        ({"settings": {"sampling.cfg_scale": 4.0}}, "sampling.cfg_scale is 4.0, not 1.2"),
         ({"settings": {"model.dtype": "fp16"}}, "model.dtype is 'fp16', not 'auto'"),
         ({"seed": 2}, "the run seed is 2, not 1"),
         ({"texts": {2: "another\x1b"}}, r"prompt row 2 is another prompt, 'another\\x1b'"),

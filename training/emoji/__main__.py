@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from PIL import Image
 
 from sjdvp.models import emoji
 from training.emoji import evaluate, export, prompts
@@ -113,7 +112,7 @@ def show(work: Path, model: Path, run: Path | None) -> int:
     images_PS = evaluate.load_run(run, asks)
     scores, rows = evaluate.score(images_PS, asks, images)
     sheet = evaluate.sheet(images_PS[:64, 0], columns=8)
-    sheet.quantize(256, dither=Image.Dither.NONE).save(work / "samples.png", optimize=True)
+    sheet.save(work / "samples.jpg", quality=92)
     (work / "scores.json").write_text(json.dumps(asdict(scores), indent=2) + "\n", "utf-8")
     sys.stdout.write(evaluate.report(scores, rows, source.names) + "\n")
     return 0 if scores.passed() else 1
