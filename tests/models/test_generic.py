@@ -29,8 +29,8 @@ def test_an_image_of_another_size_is_refused(tmp_path: Path) -> None:
     ) as refused:
         open_model(replace(config, width=64, height=64), CPU, torch.float32)
     assert refused.value.hint == "give --size 10x8"
-    with pytest.raises(ConfigError, match="no images of 128x128 pixels"):
-        open_model(ModelConfig(width=128, height=128), CPU, torch.float32)
+    with pytest.raises(ConfigError, match="no images of 64x64 pixels"):
+        open_model(ModelConfig(width=64, height=64), CPU, torch.float32)
 
 
 def test_a_head_that_is_the_table_of_embeddings(tmp_path: Path) -> None:
